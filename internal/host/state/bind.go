@@ -98,12 +98,15 @@ func (l Layout) Bind(name, path string, now time.Time, move bool) (Project, erro
 	if err != nil {
 		return Project{}, err
 	}
+	if had && old.Name == name {
+		return p, nil
+	}
 	// The new binding first: a crash between the two leaves the old name in
 	// use or both, and FindByPath then takes either, both being this path's.
 	if err := writeBinding(p, Binding{Path: path, Since: now.UTC()}); err != nil {
 		return Project{}, err
 	}
-	if had && old.Name != name {
+	if had {
 		if err := writeBinding(old, Binding{Path: path, Since: now.UTC(), ReplacedBy: name}); err != nil {
 			return Project{}, err
 		}

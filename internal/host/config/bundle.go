@@ -1,0 +1,125 @@
+package config
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"foldyard/internal/egress/policy"
+	"foldyard/internal/host/state"
+)
+
+// The hosts that package clients use are read from the clients' own
+// configuration, in the operator's home and below /etc, never in the project.
+// foldyard knows no registry by name.
+
+const maxClientFile = 1 << 20
+
+// read returns the text of a file, or "" for one that cannot be read: a client
+// that is not configured expands to nothing.
+func read(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	data, err := state.ReadBounded(f, path, maxClientFile)
+	if err != nil {
+		return ""
+	}
+	return string(data)
+}
+
+func (h Host) inHome(path string) string { return filepath.Join(h.Getenv("HOME"), path) }
+
+// hostOf returns the rule for the host of a URL, or "" if it has none.
+func hostOf(s string) string {
+	u, err := url.Parse(strings.TrimSpace(s))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return ""
+	}
+	r, err := policy.ParseRule(u.Host)
+	if err != nil {
+		return ""
+	}
+	return r.String()
+}
+
+func hostsOf(urls []string) []string {
+	var out []string
+	for _, u := range urls {
+		if h := hostOf(u); h != "" {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+func (h Host) npmHosts() []string {
+	urls := []string{h.Getenv("NPM_CONFIG_REGISTRY"), h.Getenv("npm_config_registry")}
+	for _, path := range []string{h.inHome(".npmrc"), "/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"} {
+		for line := range strings.Lines(read(path)) {
+			key, value, _ := strings.Cut(line, "=")
+			if key = strings.TrimSpace(key); key == "registry" || strings.HasSuffix(key, ":registry") {
+				urls = append(urls, strings.Trim(strings.TrimSpace(value), `"'`))
+			}
+		}
+	}
+	return hostsOf(urls)
+}
+
+func (h Host) goHosts() []string {
+	files := []string{h.Getenv("GOENV"), h.inHome(".config/go/env"), h.inHome("Library/Application Support/go/env")}
+	if tool, err := exec.LookPath("go"); err == nil {
+		if tool, err = filepath.EvalSymlinks(tool); err == nil {
+			files = append(files, filepath.Join(filepath.Dir(filepath.Dir(tool)), "go.env"))
+		}
+	}
+	values := []string{h.Getenv("GOPROXY")}
+	for _, path := range files {
+		for line := range strings.Lines(read(path)) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "GOPROXY="); ok {
+				values = append(values, v)
+			}
+		}
+	}
+	for _, v := range values { // the first that is set wins, as for go itself
+		if v != "" {
+			return hostsOf(strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == '|' }))
+		}
+	}
+	return nil
+}
+
+func (h Host) aptHosts() []string {
+	files := []string{"/etc/apt/sources.list"}
+	for _, pattern := range []string{"*.list", "*.sources"} {
+		found, err := filepath.Glob(filepath.Join("/etc/apt/sources.list.d", pattern))
+		if err == nil {
+			files = append(files, found...)
+		}
+	}
+	var urls []string
+	for _, path := range files {
+		for line := range strings.Lines(read(path)) {
+			if before, _, comment := strings.Cut(line, "#"); comment {
+				line = before
+			}
+			urls = append(urls, strings.Fields(line)...)
+		}
+	}
+	return hostsOf(urls)
+}
+
+var xmlURL = regexp.MustCompile(`<url>\s*([^<\s]+)\s*</url>`)
+
+func (h Host) jvmHosts() []string {
+	var urls []string
+	for _, m := range xmlURL.FindAllStringSubmatch(read(h.inHome(".m2/settings.xml")), -1) {
+		urls = append(urls, m[1])
+	}
+	return hostsOf(urls)
+}

@@ -1,0 +1,282 @@
+package config
+
+import (
+	"errors"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// kind is what a TOML value is.
+type kind uint8
+
+const (
+	kindOther kind = iota // dates, times, floats: no setting takes one
+	kindString
+	kindBool
+	kindInt
+	kindArray
+	kindTable
+)
+
+func (k kind) String() string {
+	return [...]string{"a date or a fraction", "a string", "true or false", "a whole number", "an array", "a table"}[k]
+}
+
+// node is a TOML value with its place. go-toml itself matches keys without
+// regard to case and lets the later one win, so this tree keeps what was
+// written, and decode compares it letter by letter.
+type node struct {
+	pos
+	kind    kind
+	text    string // string, bool, int and other: the value as text
+	items   []*node
+	entries []*entry // of a table, in the order of the file
+	tables  bool     // an array made by [[…]]
+	header  bool     // a table that had its own [header], or was inline
+}
+
+type entry struct {
+	pos // of the key
+	key string
+	val *node
+}
+
+func (n *node) get(key string) *entry {
+	for _, e := range n.entries {
+		if e.key == key {
+			return e
+		}
+	}
+	return nil
+}
+
+// set adds or replaces the entry of key.
+func (n *node) set(e *entry) {
+	for i, old := range n.entries {
+		if old.key == e.key {
+			n.entries[i] = e
+			return
+		}
+	}
+	n.entries = append(n.entries, e)
+}
+
+// parser builds the tree of one file.
+type parser struct {
+	*report
+	data     []byte
+	file     string
+	operator bool
+	newlines []int
+}
+
+// parseTree parses data. Faults go to r; after a syntax error the tree holds
+// what came before it.
+func parseTree(r *report, file string, operator bool, data []byte) *node {
+	p := &parser{report: r, data: data, file: file, operator: operator}
+	for i, c := range data {
+		if c == '\n' {
+			p.newlines = append(p.newlines, i)
+		}
+	}
+	root := &node{pos: p.at(0), kind: kindTable}
+	if i := invalidUTF8(data); i >= 0 {
+		p.fault(p.at(i), "", "not UTF-8")
+		return root
+	}
+	before := len(r.faults)
+	whole := p.parse(root)
+	if !whole || len(r.faults) == before {
+		// Where the syntax is wrong, and what TOML forbids that this tree
+		// does not look for.
+		var v map[string]any
+		if err := toml.Unmarshal(data, &v); err != nil {
+			p.syntax(err)
+		} else if !whole {
+			p.fault(p.at(0), "", "not TOML")
+		}
+	}
+	return root
+}
+
+func invalidUTF8(data []byte) int {
+	for i := 0; i < len(data); {
+		r, n := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+// parse fills root and reports whether it could read all of the file.
+func (p *parser) parse(root *node) bool {
+	var up unstable.Parser
+	up.Reset(p.data)
+	current, path := root, ""
+	for up.NextExpression() {
+		e := up.Expression()
+		switch e.Kind {
+		case unstable.Table, unstable.ArrayTable:
+			current, path = p.header(root, e)
+		case unstable.KeyValue:
+			p.keyValue(current, path, e)
+		}
+	}
+	return up.Error() == nil
+}
+
+func (p *parser) syntax(err error) {
+	at, text := p.at(0), err.Error()
+	if de, ok := errors.AsType[*toml.DecodeError](err); ok {
+		at.line, at.col = de.Position()
+	}
+	p.fault(at, "", "not TOML: %s", strings.TrimPrefix(text, "toml: "))
+}
+
+func (p *parser) at(offset int) pos {
+	line := sort.SearchInts(p.newlines, offset)
+	start := 0
+	if line > 0 {
+		start = p.newlines[line-1] + 1
+	}
+	return pos{file: p.file, line: line + 1, col: offset - start + 1, operator: p.operator}
+}
+
+// header opens the table that a [header] or [[header]] names. After a fault it
+// returns a table that belongs to nothing, so that its keys are still read.
+func (p *parser) header(root *node, e *unstable.Node) (*node, string) {
+	keys := p.keys(e.Key())
+	lost := &node{pos: keys[0].pos, kind: kindTable}
+	n, path := root, ""
+	for _, k := range keys[:len(keys)-1] {
+		path = join(path, k.key)
+		if n = p.descend(n, k, path); n == nil {
+			return lost, path
+		}
+	}
+	last := keys[len(keys)-1]
+	path = join(path, last.key)
+	old := n.get(last.key)
+	table := &node{pos: last.pos, kind: kindTable, header: true}
+	if e.Kind == unstable.ArrayTable {
+		switch {
+		case old == nil:
+			last.val = &node{pos: last.pos, kind: kindArray, tables: true, items: []*node{table}}
+			n.entries = append(n.entries, last)
+		case !old.val.tables:
+			p.fault(last.pos, path, "is already there, on line %d, and not as [[%s]]", old.line, path)
+			return lost, path
+		default:
+			old.val.items = append(old.val.items, table)
+		}
+		return table, path
+	}
+	switch {
+	case old == nil:
+		last.val = table
+		n.entries = append(n.entries, last)
+		return table, path
+	case old.val.kind == kindTable && !old.val.header:
+		old.val.header = true
+		return old.val, path
+	default:
+		p.fault(last.pos, path, "comes twice, first on line %d", old.line)
+		return lost, path
+	}
+}
+
+// descend goes through one part of a dotted key, making the table if need be.
+func (p *parser) descend(n *node, k *entry, path string) *node {
+	old := n.get(k.key)
+	switch {
+	case old == nil:
+		k.val = &node{pos: k.pos, kind: kindTable}
+		n.entries = append(n.entries, k)
+		return k.val
+	case old.val.tables:
+		return old.val.items[len(old.val.items)-1]
+	case old.val.kind == kindTable:
+		return old.val
+	default:
+		p.fault(k.pos, path, "is %s, on line %d, not a table", old.val.kind, old.line)
+		return nil
+	}
+}
+
+func (p *parser) keyValue(n *node, path string, e *unstable.Node) {
+	keys := p.keys(e.Key())
+	for _, k := range keys[:len(keys)-1] {
+		path = join(path, k.key)
+		if n = p.descend(n, k, path); n == nil {
+			return
+		}
+	}
+	last := keys[len(keys)-1]
+	path = join(path, last.key)
+	last.val = p.value(e.Value(), last.pos, path)
+	if old := n.get(last.key); old != nil {
+		p.fault(last.pos, path, "comes twice, first on line %d", old.line)
+		return
+	}
+	n.entries = append(n.entries, last)
+}
+
+func (p *parser) keys(it unstable.Iterator) []*entry {
+	var keys []*entry
+	for it.Next() {
+		k := it.Node()
+		keys = append(keys, &entry{pos: p.at(int(k.Raw.Offset)), key: string(k.Data)})
+	}
+	return keys
+}
+
+func (p *parser) value(v *unstable.Node, at pos, path string) *node {
+	if v.Raw.Length > 0 {
+		at = p.at(int(v.Raw.Offset))
+	}
+	n := &node{pos: at, text: string(v.Data)}
+	switch v.Kind {
+	case unstable.String:
+		n.kind = kindString
+	case unstable.Bool:
+		n.kind = kindBool
+	case unstable.Integer:
+		n.kind = kindInt
+	case unstable.Array:
+		n.kind = kindArray
+		for it := v.Children(); it.Next(); {
+			n.items = append(n.items, p.value(it.Node(), at, path+"["+strconv.Itoa(len(n.items))+"]"))
+		}
+	case unstable.InlineTable:
+		n.kind = kindTable
+		n.header = true
+		for it := v.Children(); it.Next(); {
+			p.keyValue(n, path, it.Node())
+		}
+	}
+	return n
+}
+
+// join appends key to a dotted path, quoting what is no bare key.
+func join(path, key string) string {
+	bare := key != ""
+	for _, c := range []byte(key) {
+		if !(c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z') {
+			bare = false
+		}
+	}
+	if !bare {
+		key = quote(key)
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
