@@ -1,0 +1,94 @@
+//go:build !linux
+
+package namespace
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"foldyard/internal/box/wire"
+)
+
+// Program is fy's own binary in sealed memory, on Linux.
+type Program struct{}
+
+// LoadProgram returns ErrUnsupported.
+func LoadProgram(string) (*Program, error) { return nil, ErrUnsupported }
+
+// Close does nothing.
+func (*Program) Close() error { return nil }
+
+// Start returns ErrUnsupported.
+func Start(context.Context, *Program, Spec, string) error { return ErrUnsupported }
+
+// Keep is the keeper's main, on Linux.
+func Keep() int { return 125 }
+
+// Available says that this is not Linux.
+func Available(context.Context) []Finding {
+	return []Finding{{Name: "namespaces", State: "fail", Detail: ErrUnsupported.Error(), Fix: "set [machine] backend = \"lima\""}}
+}
+
+// Client speaks to a keeper, on Linux.
+type Client struct{}
+
+// NewClient returns a client whose every call fails.
+func NewClient(string, string) *Client { return &Client{} }
+
+// Facts returns ErrUnsupported.
+func (*Client) Facts(context.Context) (*Facts, error) { return nil, ErrUnsupported }
+
+// Probe returns ErrUnsupported.
+func (*Client) Probe(context.Context, []byte, bool) ([]byte, error) { return nil, ErrUnsupported }
+
+// DialPort returns ErrUnsupported.
+func (*Client) DialPort(context.Context, int) (*net.TCPConn, error) { return nil, ErrUnsupported }
+
+// Stop returns ErrUnsupported.
+func (*Client) Stop(context.Context) error { return ErrUnsupported }
+
+// Links are the sockets of a box, on Linux.
+type Links struct {
+	Proxy     []net.Listener
+	Redirect  []*net.TCPListener
+	DNSStream []net.Listener
+	DNSPacket []net.PacketConn
+}
+
+// Adopt returns ErrUnsupported.
+func (*Client) Adopt(context.Context, func([]Refusal)) (*Links, error) { return nil, ErrUnsupported }
+
+// Gone never closes.
+func (*Links) Gone() <-chan struct{} { return nil }
+
+// SetGranted returns ErrUnsupported.
+func (*Links) SetGranted([]netip.Prefix) error { return ErrUnsupported }
+
+// Close does nothing.
+func (*Links) Close() {}
+
+// Session is a command that runs in a box, on Linux.
+type Session struct{ Terminal *os.File }
+
+// StartError says that a command could not be started.
+type StartError struct {
+	Command string
+	Errno   syscall.Errno
+}
+
+func (e *StartError) Error() string { return e.Command + ": " + e.Errno.Error() }
+func (e *StartError) Unwrap() error { return e.Errno }
+
+// Exec returns ErrUnsupported.
+func (*Client) Exec(context.Context, wire.Exec, ...*os.File) (*Session, error) {
+	return nil, ErrUnsupported
+}
+
+// Signal returns ErrUnsupported.
+func (*Session) Signal(syscall.Signal) error { return ErrUnsupported }
+
+// Wait returns ErrUnsupported.
+func (*Session) Wait() (int, error) { return 0, ErrUnsupported }

@@ -1,0 +1,491 @@
+package namespace
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// systemDirs are what a box sees of the host's programs, read-only.
+var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+// etcNames are what a box sees of the host's /etc. Names, not a copy of the directory: what is not here may hold a secret.
+var etcNames = []string{
+	"alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version", "environment.d", "ethertypes",
+	"fonts", "gai.conf", "inputrc", "issue", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "java-25-openjdk", "java", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+	"locale.alias", "locale.conf", "localtime", "lsb-release", "magic", "magic.mime", "maven", "mime.types", "networks", "os-release", "perl", "pki", "profile", "profile.d",
+	"protocols", "python", "python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14", "redhat-release", "rpc", "services", "shells", "skel", "ssl", "terminfo", "timezone", "vim",
+	"xdg",
+}
+
+// devices are bound from the host: a user namespace cannot make them.
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// procReadOnly and procHidden are what a box may read but not write, and not read at all, of its own /proc.
+var (
+	procReadOnly = []string{"sys", "bus", "fs", "irq", "sysrq-trigger", "acpi", "asound", "scsi", "driver", "mtrr", "latency_stats"}
+	procHidden   = []string{"kcore", "keys", "key-users", "timer_list", "kallsyms", "kmsg", "slabinfo", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup"}
+)
+
+// sources are the host's trees that the box will see, opened before the first mount can hide one of them.
+type sources struct {
+	trees map[string]int    // target in the box → cloned tree
+	links map[string]string // target in the box → symbolic link
+	attrs map[string]uint64
+}
+
+func (s *sources) close() {
+	for _, fd := range s.trees {
+		unix.Close(fd)
+	}
+}
+
+// add clones a tree of the host, or takes the one that was handed over.
+func (s *sources) add(source, target string, attr uint64, handed map[string]*os.File) error {
+	if f := handed[source]; f != nil {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return fmt.Errorf("take %s: %w", source, err)
+		}
+		s.trees[target], s.attrs[target] = fd, attr
+		return nil
+	}
+	at, err := unix.Openat2(unix.AT_FDCWD, source, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return &os.PathError{Op: "open", Path: source, Err: err}
+	}
+	defer unix.Close(at)
+	fd, err := cloneTree(at, "")
+	if err != nil {
+		return fmt.Errorf("clone %s: %w", source, err)
+	}
+	s.trees[target], s.attrs[target] = fd, attr
+	return nil
+}
+
+// system adds a path of the host's system, if it exists. A link stays a link; a link out of what the box sees is then a dead one.
+func (s *sources) system(p string) error {
+	if to, err := os.Readlink(p); err == nil {
+		if strings.HasPrefix(p, "/etc/") {
+			// What /etc names by a link (localtime, os-release) is a public file: the box gets the file.
+			real, err := filepath.EvalSymlinks(p)
+			if err != nil {
+				return nil
+			}
+			if under(real, "/usr") {
+				s.links[p] = to
+				return nil
+			}
+			if !under(real, "/etc") {
+				return nil
+			}
+			return s.add(real, p, readOnly, nil)
+		}
+		s.links[p] = to
+		return nil
+	}
+	if _, err := os.Lstat(p); err != nil {
+		return nil
+	}
+	return s.add(p, p, readOnly, nil)
+}
+
+func under(p, dir string) bool { return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") }
+
+func openSources(spec *Spec, handed map[string]*os.File) (_ *sources, err error) {
+	s := &sources{trees: map[string]int{}, links: map[string]string{}, attrs: map[string]uint64{}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for _, p := range systemDirs {
+		if err := s.system(p); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range etcNames {
+		if err := s.system("/etc/" + n); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range devices {
+		if err := s.add("/dev/"+n, "/dev/"+n, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, nil); err != nil {
+			return nil, err
+		}
+	}
+	attr := uint64(plain)
+	if spec.RepoReadOnly {
+		attr = readOnly
+	}
+	if err := s.add(spec.Repo, spec.Repo, attr, handed); err != nil {
+		return nil, err
+	}
+	if spec.Home != "" {
+		if err := s.add(spec.Home, spec.User.Home, plain, handed); err != nil {
+			return nil, err
+		}
+	}
+	for _, b := range slices.Concat(spec.Caches, spec.Mounts) {
+		attr := uint64(readOnly)
+		if b.Write {
+			attr = plain
+		}
+		if err := s.add(b.Source, b.Target, attr, handed); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// built is what the construction of the root left to know.
+type built struct {
+	covered     []string // sockets and FIFOs of the repo
+	unprotected []string // entries that a link kept from being made read-only
+}
+
+// buildRoot makes the box's root in the calling process's mount namespace and moves into it. /proc is not there yet: see finishRoot.
+func buildRoot(spec *Spec, handed map[string]*os.File) (*built, error) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return nil, fmt.Errorf("make mounts private: %w", err)
+	}
+	s, err := openSources(spec, handed)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	fd, err := newFilesystem("tmpfs", "mode=0755,size=64m,source=foldyard", plain)
+	if err != nil {
+		return nil, err
+	}
+	at, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /: %w", err)
+	}
+	defer unix.Close(at)
+	root, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate: %w", err)
+	}
+	defer unix.Close(root)
+	if err := attach(fd, at); err != nil {
+		return nil, fmt.Errorf("mount the root: %w", err)
+	}
+	t := &tree{fd: root}
+	b, err := t.fill(spec, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Fchdir(root); err != nil {
+		return nil, fmt.Errorf("enter the root: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return nil, fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return nil, fmt.Errorf("leave the host's root: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return nil, fmt.Errorf("enter the root: %w", err)
+	}
+	return b, nil
+}
+
+func (t *tree) fill(spec *Spec, s *sources) (*built, error) {
+	for target, to := range s.links {
+		if err := t.link(to, target); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range []struct{ at, options string }{{"/tmp", "mode=1777"}, {"/var/tmp", "mode=1777"}, {"/run", "mode=0755"}, {"/dev", "mode=0755,size=1m"}} {
+		if err := t.memory(m.at, m.options, plain); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.memory("/dev/shm", "mode=1777", plain|unix.MOUNT_ATTR_NOEXEC); err != nil {
+		return nil, err
+	}
+	if err := t.filesystem("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
+		return nil, err
+	}
+	for p, to := range map[string]string{"/dev/ptmx": "pts/ptmx", "/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2", "/etc/mtab": "/proc/self/mounts"} {
+		if err := t.link(to, p); err != nil {
+			return nil, err
+		}
+	}
+	for p, content := range spec.Files {
+		if err := t.write(p, content); err != nil {
+			return nil, err
+		}
+	}
+	if spec.Home == "" {
+		if err := t.memory(spec.User.Home, "mode=0700", plain); err != nil {
+			return nil, err
+		}
+	}
+	if d, err := t.dir("/proc"); err != nil {
+		return nil, err
+	} else {
+		unix.Close(d)
+	}
+	// Shorter targets first: the home before the repo in it.
+	targets := make([]string, 0, len(s.trees))
+	for p := range s.trees {
+		targets = append(targets, p)
+	}
+	slices.SortFunc(targets, func(a, b string) int {
+		if c := strings.Count(a, "/") - strings.Count(b, "/"); c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	for _, p := range targets {
+		fd := s.trees[p]
+		delete(s.trees, p)
+		if err := t.mount(fd, p, s.attrs[p]); err != nil {
+			return nil, err
+		}
+	}
+	return t.guardRepo(spec)
+}
+
+// guardRepo makes read-only what the host's tools would execute, and covers sockets and FIFOs that would reach somebody outside.
+func (t *tree) guardRepo(spec *Spec) (*built, error) {
+	repo, err := t.dir(spec.Repo)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(repo)
+	b := &built{}
+	if !spec.RepoReadOnly {
+		g := &guard{repo: repo, pinned: map[string]bool{}}
+		g.protect(spec.Writable)
+		if g.err != nil {
+			return nil, g.err
+		}
+		b.unprotected = g.links
+	}
+	for _, rel := range spec.Sockets {
+		target, err := openBelow(repo, rel, unix.O_PATH|unix.O_NOFOLLOW)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cover %s: %w", rel, err)
+		}
+		null, err := cloneTree(t.fd, "dev/null")
+		if err == nil {
+			err = attach(null, target)
+		}
+		unix.Close(target)
+		if err != nil {
+			return nil, fmt.Errorf("cover %s: %w", rel, err)
+		}
+		b.covered = append(b.covered, rel)
+	}
+	return b, nil
+}
+
+// guard protects entries of a repo that is mounted already.
+type guard struct {
+	repo   int
+	pinned map[string]bool
+	links  []string
+	err    error
+}
+
+// gitModules bounds how many submodules and worktrees are looked at.
+const gitModules = 1000
+
+func (g *guard) protect(writable []string) {
+	open := func(p string) bool {
+		return slices.ContainsFunc(writable, func(w string) bool { return under(p, strings.TrimSuffix(path.Clean(w), "/")) })
+	}
+	var st unix.Stat_t
+	git := unix.Fstatat(g.repo, ".git", &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	isDir := git && st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if git && !isDir && !open(".git") {
+		g.readOnly(".git") // a worktree's or a submodule's: one line that says where the real one is
+	}
+	if isDir && !open(".git") {
+		g.pin(".git")
+		for _, d := range []string{".git/hooks", ".git/info"} {
+			if err := unix.Mkdirat(g.repo, d, 0o755); err != nil && !errors.Is(err, unix.EEXIST) && g.err == nil {
+				g.err = &os.PathError{Op: "mkdir", Path: d, Err: err}
+			}
+		}
+		left := gitModules
+		g.modules(".git/modules", &left)
+		g.worktrees(".git/worktrees", &left)
+	}
+	for _, p := range Protected() {
+		if strings.HasPrefix(p, ".git/") && !isDir || open(p) {
+			continue
+		}
+		g.readOnly(p)
+	}
+}
+
+// modules protects every git directory below .git/modules, at any depth: a submodule's name may have slashes.
+func (g *guard) modules(dir string, left *int) {
+	for _, name := range g.subdirs(dir) {
+		if *left--; *left < 0 {
+			return
+		}
+		p := path.Join(dir, name)
+		var st unix.Stat_t
+		if unix.Fstatat(g.repo, path.Join(p, "HEAD"), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			g.modules(p, left)
+			continue
+		}
+		for _, n := range []string{"config", "hooks", "info"} {
+			g.readOnly(path.Join(p, n))
+		}
+		g.modules(path.Join(p, "modules"), left)
+	}
+}
+
+func (g *guard) worktrees(dir string, left *int) {
+	for _, name := range g.subdirs(dir) {
+		if *left--; *left < 0 {
+			return
+		}
+		for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
+			g.readOnly(path.Join(dir, name, n))
+		}
+	}
+}
+
+func (g *guard) subdirs(dir string) []string {
+	fd, err := openBelow(g.repo, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	entries, _ := f.ReadDir(gitModules)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// readOnly mounts an entry read-only over itself, if it exists, and pins the directories above it: one that only holds mounts could be
+// renamed away and made anew.
+func (g *guard) readOnly(rel string) {
+	if g.err != nil {
+		return
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(g.repo, rel, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return
+	}
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		g.links = append(g.links, rel)
+		return
+	}
+	for i := range rel {
+		if rel[i] == '/' {
+			g.pin(rel[:i])
+		}
+	}
+	g.over(rel, readOnly)
+}
+
+func (g *guard) pin(dir string) {
+	if !g.pinned[dir] {
+		g.pinned[dir] = true
+		g.over(dir, plain)
+	}
+}
+
+func (g *guard) over(rel string, attr uint64) {
+	if g.err != nil {
+		return
+	}
+	fail := func(err error) {
+		if err != nil && g.err == nil {
+			g.err = fmt.Errorf("protect %s: %w", rel, err)
+		}
+	}
+	target, err := openBelow(g.repo, rel, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		fail(err)
+		return
+	}
+	defer unix.Close(target)
+	clone, err := cloneTree(target, "")
+	if err != nil {
+		fail(err)
+		return
+	}
+	if err := setAttributes(clone, attr, true); err != nil {
+		unix.Close(clone)
+		fail(err)
+		return
+	}
+	fail(attach(clone, target))
+}
+
+// finishRoot masks the /proc that the box's first process has mounted meanwhile, and closes the root for writing.
+func finishRoot() error {
+	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /proc: %w", err)
+	}
+	defer unix.Close(proc)
+	g := &guard{repo: proc, pinned: map[string]bool{}}
+	for _, n := range procReadOnly {
+		g.readOnly(n)
+	}
+	if g.err != nil {
+		return g.err
+	}
+	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /: %w", err)
+	}
+	defer unix.Close(root)
+	for _, n := range procHidden {
+		target, err := openBelow(proc, n, unix.O_PATH|unix.O_NOFOLLOW)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("hide /proc/%s: %w", n, err)
+		}
+		null, err := cloneTree(root, "dev/null")
+		if err == nil {
+			err = attach(null, target)
+		}
+		unix.Close(target)
+		if err != nil {
+			return fmt.Errorf("hide /proc/%s: %w", n, err)
+		}
+	}
+	// Last, and not what is mounted below: directories of ours are not for writing. /dev keeps its own, or no terminal could be made.
+	if err := setAttributes(root, readOnly, false); err != nil {
+		return fmt.Errorf("close the root: %w", err)
+	}
+	dev, err := unix.Open("/dev", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev: %w", err)
+	}
+	defer unix.Close(dev)
+	if err := setAttributes(dev, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, false); err != nil {
+		return fmt.Errorf("close /dev: %w", err)
+	}
+	return nil
+}

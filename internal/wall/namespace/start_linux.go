@@ -1,0 +1,395 @@
+package namespace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"foldyard/internal/box/wire"
+)
+
+// Program is fy's own binary in sealed memory: what keeper, agent and probes are executed from. Nobody can write to it, and it is no
+// file of the host's that an exe link in /proc could lead to.
+type Program struct {
+	f *os.File
+}
+
+// LoadProgram copies the executable at path into sealed memory. The caller closes it.
+func LoadProgram(path string) (*Program, error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("load the program: %w", err)
+	}
+	defer src.Close()
+	const mfdExec = 0x10 // MFD_EXEC, Linux 6.3; without it a hardened sysctl would make the memory not executable
+	fd, err := unix.MemfdCreate("fy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|mfdExec)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate("fy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the program: memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "fy")
+	if _, err := io.Copy(f, src); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("load the program: %w", err)
+	}
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal the program: %w", err)
+	}
+	return &Program{f}, nil
+}
+
+// Close releases the memory; running boxes keep theirs.
+func (p *Program) Close() error { return p.f.Close() }
+
+// Start makes a box. It returns when the box's first process runs; whoever holds the nonce can then adopt it. The keeper is no child
+// that ends with the caller: it ends with the box. On an error nothing is left behind.
+func Start(ctx context.Context, p *Program, spec Spec, socket string) (err error) {
+	if spec.User.UID <= 0 || spec.User.GID <= 0 {
+		return fmt.Errorf("start box %s: uid %d gid %d: the host's root is never mapped into a box", spec.ID, spec.User.UID, spec.User.GID)
+	}
+	if spec.Sockets, err = sockets(ctx, spec.Repo); err != nil {
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	l, err := listen(socket)
+	if err != nil {
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	defer l.Close()
+	defer func() {
+		if err != nil {
+			os.Remove(socket)
+		}
+	}()
+	handed, err := handOver(&spec)
+	if err != nil {
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	var names []string
+	var files []*os.File
+	for n, f := range handed {
+		defer f.Close()
+		names, files = append(names, n), append(files, f)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "starter")
+	conn, err := wire.FromFile(os.NewFile(uintptr(pair[0]), "keeper"))
+	if err != nil {
+		theirs.Close()
+		return err
+	}
+	defer conn.Close()
+	pid, err := startKeeper(p, spec.User, theirs, l)
+	theirs.Close()
+	if err != nil {
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	go func() { // no zombie stays, and the keeper needs no parent
+		var ws unix.WaitStatus
+		for {
+			if _, err := unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
+	defer stop()
+	b, err := json.Marshal(&spec)
+	if err != nil {
+		return err
+	}
+	if err := conn.Send(&wire.Message{Op: "spec", Data: b, Names: names}, files...); err != nil {
+		unix.Kill(pid, unix.SIGKILL)
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	conn.Unix().SetReadDeadline(time.Now().Add(30 * time.Second))
+	m, extra, err := conn.Recv()
+	closeAll(extra)
+	if err != nil {
+		unix.Kill(pid, unix.SIGKILL)
+		return fmt.Errorf("start box %s: the keeper ended: %w", spec.ID, errors.Join(ctx.Err(), err))
+	}
+	if m.Op != "ready" {
+		return fmt.Errorf("start box %s: %s", spec.ID, m.Error)
+	}
+	return nil
+}
+
+func listen(socket string) (*os.File, error) {
+	old := unix.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	return l.File()
+}
+
+// startKeeper forks the outer namespaces. The parent writes the maps, because only it may map another user than its own.
+func startKeeper(p *Program, u User, starter, l *os.File) (int, error) {
+	said, tell, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer said.Close()
+	wait, goOn, err := os.Pipe()
+	if err != nil {
+		tell.Close()
+		return 0, err
+	}
+	defer wait.Close()
+	defer goOn.Close()
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		tell.Close()
+		return 0, err
+	}
+	defer null.Close()
+	var fds [5]uintptr
+	for i, f := range []*os.File{null, starter, l, p.f, tell} {
+		if fds[i], err = highFD(f); err != nil {
+			tell.Close()
+			return 0, err
+		}
+		defer unix.Close(int(fds[i]))
+	}
+	tell.Close()
+	report := fds[4]
+
+	s := &list{}
+	s.wait("that the namespaces are there", report, wait.Fd())
+	if os.Geteuid() == 0 {
+		s.add("leave root's groups", unix.SYS_SETGROUPS, 0, 0)
+		s.add("keep capabilities over the change of user", unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1)
+		s.add("become the box's group", unix.SYS_SETRESGID, uintptr(u.GID), uintptr(u.GID), uintptr(u.GID))
+		s.add("become the box's user", unix.SYS_SETRESUID, uintptr(u.UID), uintptr(u.UID), uintptr(u.UID))
+	}
+	all := capData{}
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		all[c/32].effective |= 1 << (c % 32)
+		all[c/32].permitted |= 1 << (c % 32)
+		all[c/32].inheritable |= 1 << (c % 32)
+	}
+	header := &capHeader{version: unix.LINUX_CAPABILITY_VERSION_3}
+	s.hold = append(s.hold, header, &all)
+	s.add("hold the outer namespace's capabilities", unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&all)))
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		s.add("keep capability "+strconv.Itoa(int(c)), unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c).soft = true
+	}
+	s.add("leave the session", unix.SYS_SETSID)
+	s.add("usual umask", unix.SYS_UMASK, 0o022)
+	s.add("leave the directory", unix.SYS_CHDIR, s.text("/"))
+	s.ownDescriptors([]uintptr{fds[0], fds[0], fds[0], fds[1], fds[2], fds[3]}, fds[3], report)
+	s.exec(fds[3], []string{"fy", KeeperVerb}, nil)
+
+	pid, err := s.start(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP, report)
+	if err != nil {
+		return 0, fmt.Errorf("make namespaces: %w (see fy doctor)", err)
+	}
+	unix.Close(int(report))
+	fail := func(err error) (int, error) {
+		unix.Kill(pid, unix.SIGKILL)
+		var ws unix.WaitStatus
+		unix.Wait4(pid, &ws, 0, nil)
+		return 0, err
+	}
+	one := make([]byte, 1)
+	if _, err := io.ReadFull(said, one); err != nil {
+		return fail(fmt.Errorf("make namespaces: the child ended: %w", err))
+	}
+	if err := writeMaps(pid, u.UID, u.UID, u.GID, u.GID, os.Geteuid() == 0); err != nil {
+		return fail(err)
+	}
+	if _, err := goOn.Write(one); err != nil {
+		return fail(fmt.Errorf("make namespaces: %w", err))
+	}
+	if err := s.report(said); err != nil {
+		return fail(fmt.Errorf("enter the outer namespaces: %w", err))
+	}
+	return pid, nil
+}
+
+// writeMaps maps one user and one group (user_namespaces(7)). setgroups stays allowed only for root's children, who must leave root's
+// groups first; the box's own namespace denies it in any case.
+func writeMaps(pid, insideUID, outsideUID, insideGID, outsideGID int, groups bool) error {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	setgroups := "deny"
+	if groups {
+		setgroups = "allow"
+	}
+	for _, w := range []struct{ file, text string }{
+		{"setgroups", setgroups},
+		{"gid_map", fmt.Sprintf("%d %d 1\n", insideGID, outsideGID)},
+		{"uid_map", fmt.Sprintf("%d %d 1\n", insideUID, outsideUID)},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, w.file), []byte(w.text), 0); err != nil {
+			return fmt.Errorf("map the box's user: %w (see fy doctor)", err)
+		}
+	}
+	return nil
+}
+
+// handOver opens, as root, what the keeper could not by path, and id-maps it: what the box's user writes is then its owner's on disk.
+// For an ordinary user there is nothing to hand over.
+func handOver(spec *Spec) (map[string]*os.File, error) {
+	handed := map[string]*os.File{}
+	if os.Geteuid() != 0 {
+		return handed, nil
+	}
+	paths := []string{spec.Repo}
+	if spec.Home != "" {
+		paths = append(paths, spec.Home)
+	}
+	for _, b := range append(append([]Bind(nil), spec.Caches...), spec.Mounts...) {
+		paths = append(paths, b.Source)
+	}
+	fail := func(err error) (map[string]*os.File, error) {
+		for _, f := range handed {
+			f.Close()
+		}
+		return nil, err
+	}
+	for _, p := range paths {
+		if handed[p] != nil {
+			continue
+		}
+		f, err := idMapped(p, spec.User)
+		if err != nil {
+			return fail(err)
+		}
+		handed[p] = f
+	}
+	return handed, nil
+}
+
+func idMapped(p string, u User) (*os.File, error) {
+	at, err := unix.Openat2(unix.AT_FDCWD, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: p, Err: err}
+	}
+	defer unix.Close(at)
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: p, Err: err}
+	}
+	fd, err := cloneTree(at, "")
+	if err != nil {
+		return nil, fmt.Errorf("clone %s: %w", p, err)
+	}
+	f := os.NewFile(uintptr(fd), p)
+	if int(st.Uid) == u.UID && int(st.Gid) == u.GID {
+		return f, nil
+	}
+	ns, err := mapNamespace(int(st.Uid), u.UID, int(st.Gid), u.GID)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	defer ns.Close()
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("id-map %s for uid %d: %w (this filesystem has no id-mapped mounts; give the directory to an ordinary user and run fy as that user)", p, u.UID, err)
+	}
+	return f, nil
+}
+
+// mapNamespace makes a user namespace that only holds a map: owners on disk → owners as seen through the mount (mount_setattr(2)).
+func mapNamespace(diskUID, uid, diskGID, gid int) (*os.File, error) {
+	said, tell, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer said.Close()
+	defer tell.Close()
+	wait, goOn, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer wait.Close()
+	defer goOn.Close()
+	l := &list{}
+	l.wait("to be mapped", tell.Fd(), wait.Fd())
+	pid, err := l.start(unix.CLONE_NEWUSER, tell.Fd())
+	if err != nil {
+		return nil, fmt.Errorf("make a namespace for the id-map: %w", err)
+	}
+	defer func() {
+		unix.Kill(pid, unix.SIGKILL)
+		var ws unix.WaitStatus
+		unix.Wait4(pid, &ws, 0, nil)
+	}()
+	if _, err := io.ReadFull(said, make([]byte, 1)); err != nil {
+		return nil, fmt.Errorf("make a namespace for the id-map: %w", err)
+	}
+	if err := writeMaps(pid, diskUID, uid, diskGID, gid, true); err != nil {
+		return nil, err
+	}
+	return os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns/user"))
+}
+
+// maxWalk bounds the entries of the repo that are looked at for sockets.
+const maxWalk = 5_000_000
+
+// sockets lists the sockets and FIFOs below dir. A read-only mount does not stop a connect, so each is covered in the box.
+func sockets(ctx context.Context, dir string) ([]string, error) {
+	var out []string
+	n := 0
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for sockets: %w", err)
+	}
+	defer root.Close()
+	var walk func(rel string) error
+	walk = func(rel string) error {
+		f, err := root.Open(rel)
+		if err != nil {
+			return nil // not ours to read, so not the box's either; or gone
+		}
+		entries, err := f.ReadDir(-1)
+		f.Close()
+		if err != nil {
+			return nil
+		}
+		for _, e := range entries {
+			if n++; n > maxWalk {
+				return fmt.Errorf("more than %d files", maxWalk)
+			}
+			if n%4096 == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			p := strings.TrimPrefix(rel+"/"+e.Name(), "./")
+			switch {
+			case e.Type()&(os.ModeSocket|os.ModeNamedPipe) != 0:
+				out = append(out, p)
+			case e.IsDir():
+				if err := walk(p); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := walk("."); err != nil {
+		return nil, fmt.Errorf("look for sockets in %s: %w", dir, err)
+	}
+	return out, nil
+}
