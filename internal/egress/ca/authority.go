@@ -57,6 +57,9 @@ func LoadOrCreate(dir string, now time.Time) (*Authority, error) {
 		return a, err
 	}
 	if _, err := os.Lstat(filepath.Join(dir, CertFile)); err == nil {
+		if a, err := Load(dir, now); !errors.Is(err, fs.ErrNotExist) { // someone created both just now
+			return a, err
+		}
 		return nil, fmt.Errorf("%s is there but its key %s is missing: restore it, or make a new authority with `fy ca rotate`",
 			filepath.Join(dir, CertFile), filepath.Join(dir, KeyFile))
 	}

@@ -50,8 +50,8 @@ type Leaves struct {
 }
 
 type leaf struct {
-	cert                *tls.Certificate
-	notBefore, notAfter time.Time
+	cert             *tls.Certificate
+	notBefore, renew time.Time
 }
 
 // NewLeaves returns an empty cache of leaves signed by a.
@@ -110,7 +110,7 @@ func (l *Leaves) Get(ctx context.Context, box string, h dest.Host) (*tls.Certifi
 
 func (l *Leaves) cached(h dest.Host, now time.Time) (*tls.Certificate, bool) {
 	c, ok := l.cache.Get(h)
-	if !ok || now.Before(c.notBefore) || now.After(c.notAfter.Add(-leafRenew)) && c.notAfter.Before(l.a.cert.NotAfter) || now.After(c.notAfter) {
+	if !ok || now.Before(c.notBefore) || now.After(c.renew) {
 		return nil, false
 	}
 	return c.cert, true
@@ -131,17 +131,19 @@ func (l *Leaves) budget(box string) *rate.Limiter {
 func (l *Leaves) Len() int { return l.cache.Len() }
 
 func (l *Leaves) mint(h dest.Host, now time.Time) (leaf, error) {
-	n := leaf{notBefore: now.Add(-backdate), notAfter: now.Add(leafLife)}
-	if ca := l.a.cert; n.notAfter.After(ca.NotAfter) {
-		n.notAfter = ca.NotAfter
+	ca := l.a.cert
+	notAfter := now.Add(leafLife)
+	n := leaf{notBefore: now.Add(-backdate), renew: notAfter.Add(-leafRenew)}
+	if notAfter.After(ca.NotAfter) { // the last week of the authority
+		notAfter, n.renew = ca.NotAfter, ca.NotAfter
 	}
-	if ca := l.a.cert; n.notBefore.Before(ca.NotBefore) {
+	if n.notBefore.Before(ca.NotBefore) {
 		n.notBefore = ca.NotBefore
 	}
 	t := &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"foldyard"}},
 		NotBefore:   n.notBefore.UTC(),
-		NotAfter:    n.notAfter.UTC(),
+		NotAfter:    notAfter.UTC(),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		// not an authority, and says so
@@ -155,7 +157,7 @@ func (l *Leaves) mint(h dest.Host, now time.Time) (leaf, error) {
 	} else {
 		t.DNSNames = []string{h.Name()}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, l.a.cert, &l.a.leaf.PublicKey, l.a.key)
+	der, err := x509.CreateCertificate(rand.Reader, t, ca, &l.a.leaf.PublicKey, l.a.key)
 	if err != nil {
 		return leaf{}, err
 	}

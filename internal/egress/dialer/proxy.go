@@ -1,0 +1,379 @@
+package dialer
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"foldyard/internal/egress/dest"
+)
+
+const maxProxyHead = 16 << 10 // bytes of an upstream proxy's answer
+
+// ProxyOptions are where an upstream proxy may be named: config.toml, and the
+// environment of the host in either case of the variables.
+type ProxyOptions struct {
+	URL        string // of config.toml; for all targets, before the rest
+	HTTPProxy  string // for port 80
+	HTTPSProxy string // for all other ports
+	AllProxy   string // where the two above are empty
+	NoProxy    string // as Go and curl read it: names, .suffixes, IPs, CIDRs, ports, *
+}
+
+// ProxyFunc returns the function for Config.Proxy; nil when no proxy is named.
+// Proxies are http, https, socks5 or socks5h (the two are one: names are never
+// resolved here) and may hold credentials, which no error repeats.
+func ProxyFunc(o ProxyOptions) (func(dest.Target) (*url.URL, error), error) {
+	first := func(all ...string) string {
+		for _, s := range all {
+			if s != "" {
+				return s
+			}
+		}
+		return ""
+	}
+	plain, secure := first(o.URL, o.HTTPProxy, o.AllProxy), first(o.URL, o.HTTPSProxy, o.AllProxy)
+	if plain == "" && secure == "" {
+		return nil, nil
+	}
+	var err error
+	for _, s := range []*string{&plain, &secure} {
+		if *s, err = proxyURL(*s); err != nil {
+			return nil, err
+		}
+	}
+	choose := (&httpproxy.Config{HTTPProxy: plain, HTTPSProxy: secure, NoProxy: o.NoProxy}).ProxyFunc()
+	return func(t dest.Target) (*url.URL, error) {
+		scheme := "https"
+		if t.Port == 80 {
+			scheme = "http"
+		}
+		return choose(&url.URL{Scheme: scheme, Host: t.String()})
+	}, nil
+}
+
+// proxyURL checks and completes what an operator writes as a proxy.
+func proxyURL(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	if !strings.Contains(s, "://") {
+		s = "http://" + s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return "", errors.New("the upstream proxy is not a URL") // the cause would repeat its password
+	}
+	if _, err := proxyTarget(u); err != nil {
+		return "", err
+	}
+	return u.String(), nil
+}
+
+// proxyTarget is where the proxy of the URL listens.
+func proxyTarget(u *url.URL) (dest.Target, error) {
+	var port uint16
+	switch u.Scheme {
+	case "http":
+		port = 80
+	case "https":
+		port = 443
+	case "socks5", "socks5h":
+		port = 1080
+	default:
+		return dest.Target{}, fmt.Errorf("an upstream proxy is http, https, socks5 or socks5h, not %q", u.Scheme)
+	}
+	t, err := dest.ParseAuthority(u.Host, port)
+	if err != nil {
+		return dest.Target{}, fmt.Errorf("upstream proxy: %w", err)
+	}
+	return t, nil
+}
+
+// proxy returns the upstream proxy for t, nil if none.
+func (d *Dialer) proxy(t dest.Target) (*url.URL, error) {
+	if d.cfg.Proxy == nil {
+		return nil, nil
+	}
+	u, err := d.cfg.Proxy(t)
+	if err != nil {
+		return nil, &Error{Kind: KindProxy, Target: t, Err: err}
+	}
+	return u, nil
+}
+
+// Forward reports whether plain HTTP requests for t go to an upstream HTTP
+// proxy in absolute form: many such proxies refuse CONNECT to port 80.
+func (d *Dialer) Forward(t dest.Target) bool {
+	u, err := d.proxy(t)
+	return err == nil && u != nil && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// DialForward connects to the upstream HTTP proxy of t itself. The caller
+// writes requests in absolute form with auth, unless empty, as
+// Proxy-Authorization. It may be called only where Forward is true.
+func (d *Dialer) DialForward(ctx context.Context, t dest.Target, internal bool) (c net.Conn, at netip.AddrPort, auth string, err error) {
+	if err := d.acquire(ctx, t); err != nil {
+		return nil, at, "", err
+	}
+	defer d.release()
+	u, err := d.proxy(t)
+	if err != nil {
+		return nil, at, "", err
+	}
+	if u == nil || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, at, "", &Error{Kind: KindProxy, Target: t, Err: errors.New("no upstream HTTP proxy")}
+	}
+	c, at, err = d.toProxy(ctx, u, t, internal)
+	return c, at, basicAuth(u), err
+}
+
+// dialVia connects to t through the proxy.
+func (d *Dialer) dialVia(ctx context.Context, u *url.URL, t dest.Target, internal bool) (net.Conn, netip.AddrPort, error) {
+	c, at, err := d.toProxy(ctx, u, t, internal)
+	if err != nil {
+		return nil, at, err
+	}
+	phase, cancel := context.WithTimeout(ctx, d.lim.Proxy)
+	defer cancel()
+	stop := context.AfterFunc(phase, func() { c.SetDeadline(time.Unix(1, 0)) })
+	if strings.HasPrefix(u.Scheme, "socks5") {
+		err = socks5(c, u, t)
+	} else {
+		err = connectVia(c, u, t)
+	}
+	if !stop() && err == nil { // the deadline may have been set already
+		err = phase.Err()
+	}
+	if err != nil {
+		c.Close()
+		k := kindOf(ctx, err)
+		if s, ok := errors.AsType[socksReply](err); ok {
+			k = s.kind()
+		} else if k != KindCanceled && k != KindTimeout {
+			k = KindProxy
+		}
+		return nil, at, &Error{Kind: k, Target: t, Addr: at, Err: fmt.Errorf("upstream proxy: %w", err)}
+	}
+	return c, at, nil
+}
+
+// toProxy connects to the proxy itself. A literal target is classified as
+// always; a name is the proxy's to resolve. The proxy's own addresses, which
+// the operator chose, are exempt.
+func (d *Dialer) toProxy(ctx context.Context, u *url.URL, t dest.Target, internal bool) (net.Conn, netip.AddrPort, error) {
+	if t.Host.IsIP() {
+		g := d.guard(t, internal)
+		if err := g.check(t.Host.Addr()); err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+	}
+	p, err := proxyTarget(u)
+	if err != nil {
+		return nil, netip.AddrPort{}, &Error{Kind: KindProxy, Target: t, Err: err}
+	}
+	fail := func(at netip.AddrPort, err error) (net.Conn, netip.AddrPort, error) {
+		k := KindProxy
+		if e := KindOf(err); e == KindCanceled || e == KindTimeout {
+			k = e
+		}
+		return nil, at, &Error{Kind: k, Target: t, Addr: at, Err: fmt.Errorf("upstream proxy: %w", err)}
+	}
+	addrs, err := d.resolve(ctx, p)
+	if err != nil {
+		return fail(netip.AddrPort{}, err)
+	}
+	c, at, err := d.race(ctx, p, addrs, func(netip.Addr) error { return nil })
+	if err != nil {
+		return fail(at, err)
+	}
+	if u.Scheme != "https" {
+		return c, at, nil
+	}
+	tc, err := d.handshake(ctx, c, p, at, nil)
+	if err != nil {
+		return fail(at, err)
+	}
+	return tc, at, nil
+}
+
+func basicAuth(u *url.URL) string {
+	if u.User == nil {
+		return ""
+	}
+	password, _ := u.User.Password()
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password))
+}
+
+// connectVia asks an HTTP proxy for a tunnel. It reads no byte beyond the
+// answer's head, so that the connection stays bare.
+func connectVia(c net.Conn, u *url.URL, t dest.Target) error {
+	req := "CONNECT " + t.String() + " HTTP/1.1\r\nHost: " + t.String() + "\r\n"
+	if auth := basicAuth(u); auth != "" {
+		req += "Proxy-Authorization: " + auth + "\r\n"
+	}
+	if _, err := io.WriteString(c, req+"\r\n"); err != nil {
+		return err
+	}
+	head, err := readHead(c)
+	if err != nil {
+		return fmt.Errorf("read its answer: %w", err)
+	}
+	line, _, _ := strings.Cut(head, "\r\n")
+	version, rest, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(rest, " ")
+	status, err := strconv.Atoi(code)
+	switch {
+	case err != nil || len(code) != 3 || !strings.HasPrefix(version, "HTTP/1."):
+		return errors.New("its answer is not HTTP")
+	case status == 407:
+		return errors.New("it wants other credentials (407)")
+	case status < 200 || status > 299:
+		return fmt.Errorf("it answers %d to CONNECT", status)
+	}
+	return nil
+}
+
+// readHead reads to the first empty line. The line's end has four bytes, of
+// which the bytes so far hold some: reading just the others never goes beyond.
+func readHead(r io.Reader) (string, error) {
+	const end = "\r\n\r\n"
+	var head []byte
+	for missing := len(end); missing > 0; {
+		if len(head) > maxProxyHead {
+			return "", errors.New("too long")
+		}
+		n := len(head)
+		head = append(head, end[:missing]...)
+		got, err := r.Read(head[n:])
+		head = head[:n+got]
+		if err != nil && got == 0 {
+			return "", err
+		}
+		for missing = 0; !strings.HasSuffix(string(head[max(0, len(head)-len(end)):]), end[:len(end)-missing]); {
+			missing++
+		}
+	}
+	return string(head), nil
+}
+
+// socksReply is the refusal of a SOCKS5 proxy, RFC 1928 section 6.
+type socksReply byte
+
+func (r socksReply) Error() string {
+	texts := []string{"", "general failure", "not allowed by its rules", "network unreachable", "host unreachable",
+		"connection refused", "TTL expired", "command not supported", "address type not supported"}
+	if int(r) < len(texts) && r != 0 {
+		return texts[r]
+	}
+	return "unknown failure " + strconv.Itoa(int(r))
+}
+
+func (r socksReply) kind() Kind {
+	switch r {
+	case 3, 4:
+		return KindNoRoute
+	case 5:
+		return KindRefused
+	case 6:
+		return KindTimeout
+	}
+	return KindProxy
+}
+
+// socks5 asks a SOCKS5 proxy for a connection: RFC 1928, and RFC 1929 when the
+// URL has credentials.
+func socks5(c net.Conn, u *url.URL, t dest.Target) error {
+	const none, password = 0, 2
+	hello := []byte{5, 1, none}
+	if u.User != nil {
+		hello = []byte{5, 2, none, password}
+	}
+	if _, err := c.Write(hello); err != nil {
+		return err
+	}
+	var b [4]byte
+	if _, err := io.ReadFull(c, b[:2]); err != nil {
+		return fmt.Errorf("read its answer: %w", err)
+	}
+	switch {
+	case b[0] != 5:
+		return errors.New("its answer is not SOCKS5")
+	case b[1] == password && u.User != nil:
+		if err := socksLogin(c, u.User); err != nil {
+			return err
+		}
+	case b[1] != none:
+		return errors.New("it wants credentials")
+	}
+	req := []byte{5, 1, 0}
+	switch h := t.Host; {
+	case h.Addr().Is4():
+		req = append(append(req, 1), h.Addr().AsSlice()...)
+	case h.IsIP():
+		req = append(append(req, 4), h.Addr().AsSlice()...)
+	default:
+		req = append(append(req, 3, byte(len(h.Name()))), h.Name()...)
+	}
+	if _, err := c.Write(append(req, byte(t.Port>>8), byte(t.Port))); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return fmt.Errorf("read its answer: %w", err)
+	}
+	if b[0] != 5 {
+		return errors.New("its answer is not SOCKS5")
+	}
+	if b[1] != 0 {
+		return socksReply(b[1])
+	}
+	var bound int64 // the address it uses, and the port
+	switch b[3] {
+	case 1:
+		bound = 4 + 2
+	case 4:
+		bound = 16 + 2
+	case 3:
+		if _, err := io.ReadFull(c, b[:1]); err != nil {
+			return fmt.Errorf("read its answer: %w", err)
+		}
+		bound = int64(b[0]) + 2
+	default:
+		return errors.New("its answer is not SOCKS5")
+	}
+	if _, err := io.CopyN(io.Discard, c, bound); err != nil {
+		return fmt.Errorf("read its answer: %w", err)
+	}
+	return nil
+}
+
+func socksLogin(c net.Conn, user *url.Userinfo) error {
+	name := user.Username()
+	password, _ := user.Password()
+	if len(name) > 255 || len(password) > 255 || name == "" {
+		return errors.New("the name or the password does not fit SOCKS5")
+	}
+	msg := append([]byte{1, byte(len(name))}, name...)
+	msg = append(append(msg, byte(len(password))), password...)
+	if _, err := c.Write(msg); err != nil {
+		return err
+	}
+	var b [2]byte
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return fmt.Errorf("read its answer: %w", err)
+	}
+	if b[1] != 0 {
+		return errors.New("it wants other credentials")
+	}
+	return nil
+}
