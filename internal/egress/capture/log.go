@@ -1,0 +1,312 @@
+package capture
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Options of a Log. A zero field means its default.
+type Options struct {
+	MaxSize   int64 // bytes of a segment of egress.jsonl before it is rotated; 64 MiB
+	Keep      int   // rotated segments kept; 10
+	AuditSize int64 // the same for audit.jsonl; 16 MiB
+	AuditKeep int   // the same for audit.jsonl; 10
+	Compress  bool  // gzip rotated segments
+	Rate      int   // records a second and box, the rest is folded; 200
+	Queue     int   // bytes waiting to be written, beyond which records are dropped; 4 MiB
+	Now       func() time.Time
+}
+
+const (
+	flushEvery  = 50 * time.Millisecond
+	reopenEvery = time.Second
+	keepBuffer  = 256 << 10
+)
+
+// Stats tells how a Log fares.
+type Stats struct {
+	Written uint64 // lines of egress.jsonl
+	Folded  uint64 // records that became part of another's line
+	Dropped uint64 // records lost, since the queue was full or the disk refused
+	Queued  int    // bytes waiting
+	Err     string // why writing fails at present; "" when it does not
+}
+
+// Log writes records to DIR/egress.jsonl, and those about refusals, injections and alerts to DIR/audit.jsonl too. Lines reach
+// the file within 100 ms. A Log has one goroutine, which Close ends.
+type Log struct {
+	now   func() time.Time
+	queue int
+	wake  chan struct{}
+	stop  chan struct{}
+	done  chan struct{}
+	tasks sync.WaitGroup // compressing
+
+	mu     sync.Mutex
+	closed bool
+	id     []byte // prefix of ids
+	seq    uint64
+	buf    []byte // lines for egress.jsonl
+	audit  []byte // lines for audit.jsonl
+	folder *folder
+	stats  Stats
+	lost   uint64 // dropped and not yet told in a line
+
+	// Owned by the goroutine.
+	egress, trail     segments
+	spare, spareAudit []byte
+	looked            time.Time
+}
+
+// Open opens or creates the log in dir, which only one process may write.
+func Open(dir string, opt Options) (*Log, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	l := &Log{
+		now:    opt.Now,
+		queue:  orDefault(opt.Queue, 4<<20),
+		wake:   make(chan struct{}, 1),
+		stop:   make(chan struct{}),
+		done:   make(chan struct{}),
+		id:     []byte(rand.Text()[:10] + "-"),
+		folder: newFolder(orDefault(opt.Rate, 200)),
+		egress: segments{dir: dir, name: "egress", max: orDefault(opt.MaxSize, 64<<20), keep: orDefault(opt.Keep, 10)},
+		trail:  segments{dir: dir, name: "audit", max: orDefault(opt.AuditSize, 16<<20), keep: orDefault(opt.AuditKeep, 10)},
+	}
+	if l.now == nil {
+		l.now = time.Now
+	}
+	if opt.Compress {
+		l.egress.rotated, l.trail.rotated = l.compress, l.compress
+	}
+	if err := errors.Join(l.egress.open(), l.trail.open()); err != nil {
+		return nil, errors.Join(err, l.egress.close(), l.trail.close())
+	}
+	go l.run()
+	return l, nil
+}
+
+func orDefault[T int | int64](n, d T) T {
+	if n <= 0 {
+		return d
+	}
+	return n
+}
+
+// Put logs r. It gives r an ID and a TS if it has none, keeps nothing of it, and waits for no disk: records beyond what the
+// queue holds are dropped and counted.
+func (l *Log) Put(r *Record) {
+	now := l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.TS.IsZero() {
+		r.TS = now
+	}
+	if r.ID == "" {
+		r.ID = l.nextID()
+	}
+	if l.closed {
+		l.stats.Dropped++
+		return
+	}
+	busy := len(l.buf) > 0 || !l.folder.idle()
+	if l.folder.admit(r, now) {
+		l.append(r)
+	} else {
+		l.stats.Folded++
+	}
+	if !busy {
+		l.wakeUp()
+	}
+}
+
+// Audit logs what the operator did, to audit.jsonl only.
+func (l *Log) Audit(e *Event) {
+	now := l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e.TS.IsZero() {
+		e.TS = now
+	}
+	if l.closed || len(l.audit) > l.queue {
+		l.stats.Dropped++
+		return
+	}
+	l.audit = appendEvent(l.audit, e)
+	l.wakeUp()
+}
+
+// Stats returns the counts so far.
+func (l *Log) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.Queued = len(l.buf) + len(l.audit)
+	return s
+}
+
+// Close writes what is queued and folded, and closes the files.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	close(l.stop)
+	<-l.done
+	l.tasks.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stats.Err != "" {
+		return fmt.Errorf("close log: %s", l.stats.Err)
+	}
+	return nil
+}
+
+func (l *Log) nextID() string {
+	l.seq++
+	var b [32]byte
+	return string(strconv.AppendUint(append(b[:0], l.id...), l.seq, 36))
+}
+
+func (l *Log) wakeUp() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// append queues r as a line. l.mu is held.
+func (l *Log) append(r *Record) {
+	if len(l.buf) >= l.queue || len(l.audit) >= l.queue {
+		l.stats.Dropped++
+		l.lost++
+		return
+	}
+	if r.Path != "" {
+		safe := *r
+		safe.Path = RedactPath(r.Path)
+		r = &safe
+	}
+	start := len(l.buf)
+	l.buf = appendRecord(l.buf, r)
+	if r.audited() {
+		l.audit = append(l.audit, l.buf[start:]...)
+	}
+	l.stats.Written++
+}
+
+// run writes, at most every flushEvery, while there is something to write or to fold.
+func (l *Log) run() {
+	defer close(l.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-l.wake:
+		case <-l.stop:
+			l.finish()
+			return
+		}
+		for more := true; more; {
+			timer.Reset(flushEvery)
+			select {
+			case <-timer.C:
+			case <-l.stop:
+				l.finish()
+				return
+			}
+			more = l.flush(false)
+		}
+	}
+}
+
+func (l *Log) finish() {
+	l.flush(true)
+	if err := errors.Join(l.egress.close(), l.trail.close()); err != nil {
+		l.failed(err, 0)
+	}
+}
+
+// flush writes what is due, everything with all, and tells whether it must be called again.
+func (l *Log) flush(all bool) bool {
+	now := l.now()
+	l.mu.Lock()
+	l.folder.expire(now, all, func(r *Record) {
+		if r.ID == "" {
+			r.ID = l.nextID()
+		}
+		l.append(r)
+	})
+	if l.lost > 0 && len(l.buf) < l.queue {
+		r := &Record{TS: now, ID: l.nextID(), Mode: ModeNone, Reason: reasonLimit, Error: strconv.FormatUint(l.lost, 10) + " records were lost: the log could not be written fast enough"}
+		l.lost = 0
+		l.append(r)
+	}
+	lines, audit := l.buf, l.audit
+	l.buf, l.audit = l.spare[:0], l.spareAudit[:0]
+	l.spare, l.spareAudit = nil, nil
+	more := !l.folder.idle()
+	l.mu.Unlock()
+
+	if now.Sub(l.looked) >= reopenEvery {
+		l.looked = now
+		l.check(l.egress.reopen())
+		l.check(l.trail.reopen())
+	}
+	l.write(&l.egress, lines, now)
+	l.write(&l.trail, audit, now)
+	if cap(lines) <= keepBuffer {
+		l.spare = lines
+	}
+	if cap(audit) <= keepBuffer {
+		l.spareAudit = audit
+	}
+	return more
+}
+
+func (l *Log) write(s *segments, lines []byte, now time.Time) {
+	if len(lines) == 0 {
+		return
+	}
+	if err := s.write(lines, now); err != nil {
+		l.failed(err, uint64(bytes.Count(lines, []byte{'\n'})))
+		return
+	}
+	l.mu.Lock()
+	l.stats.Err = ""
+	l.mu.Unlock()
+}
+
+func (l *Log) compress(path string) {
+	l.tasks.Go(func() {
+		_ = compress(path, l.stop) // a segment that stays as it is can be read as well
+	})
+}
+
+func (l *Log) check(err error) {
+	if err != nil {
+		l.failed(err, 0)
+	}
+}
+
+func (l *Log) failed(err error, lines uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stats.Err = err.Error()
+	l.stats.Dropped += lines
+	l.lost += lines
+}
+
+func foldedText(n int) string {
+	return strconv.Itoa(n) + " records beyond the limit of a second were folded into this one"
+}
