@@ -47,7 +47,7 @@ func userNamespaces(context.Context) Finding {
 	defer said.Close()
 	uid := os.Geteuid()
 	l.add("make the network namespace", unix.SYS_UNSHARE, unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP)
-	l.wait("done", tell.Fd(), said.Fd())
+	l.tell("it is done", tell.Fd())
 	pid, err := l.start(unix.CLONE_NEWUSER, tell.Fd())
 	tell.Close()
 	if err == nil {
@@ -131,7 +131,7 @@ func netfilter() Finding {
 	defer said.Close()
 	// A netlink socket of nfnetlink in a namespace of our own: the module is loaded by it where it exists.
 	l.add("open nfnetlink", unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
-	l.wait("done", tell.Fd(), said.Fd())
+	l.tell("it is done", tell.Fd())
 	pid, err := l.start(unix.CLONE_NEWUSER|unix.CLONE_NEWNET, tell.Fd())
 	tell.Close()
 	if err != nil {

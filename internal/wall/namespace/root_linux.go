@@ -151,7 +151,8 @@ type built struct {
 	unprotected []string // entries that a link kept from being made read-only
 }
 
-// buildRoot makes the box's root in the calling process's mount namespace and moves into it. /proc is not there yet: see finishRoot.
+// buildRoot makes the box's root in the calling process's mount namespace and moves into it. The host's root stays mounted, above it at
+// "." and out of reach of "/": the kernel lets a user namespace mount a /proc only where it sees a whole one. finishRoot takes it away.
 func buildRoot(spec *Spec, handed map[string]*os.File) (*built, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("make mounts private: %w", err)
@@ -188,12 +189,6 @@ func buildRoot(spec *Spec, handed map[string]*os.File) (*built, error) {
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return nil, fmt.Errorf("pivot_root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return nil, fmt.Errorf("leave the host's root: %w", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
-		return nil, fmt.Errorf("enter the root: %w", err)
 	}
 	return b, nil
 }
@@ -439,8 +434,14 @@ func (g *guard) over(rel string, attr uint64) {
 	fail(attach(clone, target))
 }
 
-// finishRoot masks the /proc that the box's first process has mounted meanwhile, and closes the root for writing.
+// finishRoot leaves the host's root, masks the /proc that the box's first process has mounted meanwhile, and closes the root for writing.
 func finishRoot() error {
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leave the host's root: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fmt.Errorf("enter the root: %w", err)
+	}
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open /proc: %w", err)

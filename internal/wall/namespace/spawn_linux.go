@@ -74,12 +74,19 @@ func (l *list) write(path, s string) {
 
 const atCWD = ^uintptr(99) // AT_FDCWD, -100
 
-// wait adds a step that tells the parent and one that waits for it. Both pipes must be open in the child.
+// tell adds a step that writes one byte to the parent.
+func (l *list) tell(what string, to uintptr) {
+	one := []byte{0}
+	l.hold = append(l.hold, one)
+	l.add("tell the other side "+what, unix.SYS_WRITE, to, uintptr(unsafe.Pointer(&one[0])), 1).full = true
+}
+
+// wait adds a step that tells the parent and one that waits for its answer. Both pipes must be open in the child.
 func (l *list) wait(what string, tell, listen uintptr) {
+	l.tell(what, tell)
 	one := []byte{0}
 	l.hold = append(l.hold, one)
 	p := uintptr(unsafe.Pointer(&one[0]))
-	l.add("tell the other side "+what, unix.SYS_WRITE, tell, p, 1).full = true
 	l.add("wait for the other side "+what, unix.SYS_READ, listen, p, 1).full = true
 }
 
