@@ -185,13 +185,17 @@ func (l *Log) wakeUp() {
 	}
 }
 
-// append queues r as a line. l.mu is held.
+// append queues r as a line if there is room. l.mu is held.
 func (l *Log) append(r *Record) {
 	if len(l.buf) >= l.queue || len(l.audit) >= l.queue {
 		l.stats.Dropped++
 		l.lost++
 		return
 	}
+	l.line(r)
+}
+
+func (l *Log) line(r *Record) {
 	if r.Path != "" {
 		safe := *r
 		safe.Path = RedactPath(r.Path)
@@ -247,10 +251,10 @@ func (l *Log) flush(all bool) bool {
 		}
 		l.append(r)
 	})
-	if l.lost > 0 && len(l.buf) < l.queue {
-		r := &Record{TS: now, ID: l.nextID(), Mode: ModeNone, Reason: reasonLimit, Error: strconv.FormatUint(l.lost, 10) + " records were lost: the log could not be written fast enough"}
+	if l.lost > 0 {
+		r := &Record{TS: now, ID: l.nextID(), Mode: ModeNone, Reason: reasonLimit, Error: strconv.FormatUint(l.lost, 10) + " records were lost: the log could not be written, or not fast enough"}
 		l.lost = 0
-		l.append(r)
+		l.line(r)
 	}
 	lines, audit := l.buf, l.audit
 	l.buf, l.audit = l.spare[:0], l.spareAudit[:0]
