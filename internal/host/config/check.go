@@ -180,6 +180,7 @@ func (c *checker) mount(m *Mount, key string) {
 		c.bad(key, "~ is not expanded: write the absolute path")
 	case m.Source == string(filepath.Separator):
 		c.bad(key, "the whole file system of the host is no mount")
+		return
 	case m.Target != "" && (!filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target):
 		c.bad(key, "want an absolute and clean path in the box, got %s", quote(m.Target))
 	case m.Target == string(filepath.Separator):

@@ -71,12 +71,12 @@ func (h Host) build(s sources) (*Effective, error) {
 	}
 	quiet := &report{}
 	e.at = decode(quiet, merged, &e.File)
-	if len(r.faults) == 0 {
-		// Only what is well formed is judged for what it means.
-		c := &checker{report: r, at: e.at, goos: h.GOOS, dir: s.directory, dirs: h.Layout.Dirs()}
+	if !r.unreadable() {
+		c := &checker{report: &report{}, at: e.at, goos: h.GOOS, dir: s.directory, dirs: h.Layout.Dirs()}
 		c.file(&e.File)
 		c.at = opAt
 		c.operator(&op, h.Layout.ConfigDir)
+		r.addUnrelated(c.report, "projects."+s.project+".")
 	}
 	if err := r.faults.asError(); err != nil {
 		return nil, err

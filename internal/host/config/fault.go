@@ -89,6 +89,33 @@ func newFault(p pos, key, format string, args ...any) Fault {
 	return Fault{File: p.file, Line: p.line, Col: p.col, Key: key, Text: fmt.Sprintf(format, args...)}
 }
 
+// unreadable reports whether a file is not TOML at all.
+func (r *report) unreadable() bool {
+	return slices.ContainsFunc(r.faults, func(f Fault) bool { return f.Key == "" })
+}
+
+// addUnrelated adds what other found, except about keys that r has a fault for
+// already, or above or below such a key: what could not be read has no
+// meaning. prefix is what r's keys may begin with and other's do not.
+func (r *report) addUnrelated(other *report, prefix string) {
+	known := slices.Clone(r.faults)
+	for _, f := range other.faults {
+		related := func(k Fault) bool {
+			return above(strings.TrimPrefix(k.Key, prefix), f.Key) || above(f.Key, strings.TrimPrefix(k.Key, prefix))
+		}
+		if !slices.ContainsFunc(known, related) {
+			r.faults = append(r.faults, f)
+		}
+	}
+	r.warnings = append(r.warnings, other.warnings...)
+}
+
+// above reports whether the dotted key a is b or a table around it.
+func above(a, b string) bool {
+	rest, ok := strings.CutPrefix(b, a)
+	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
 // nearest returns the candidate that s is most likely a misspelling of, or "".
 func nearest(s string, candidates []string) string {
 	best, bestDistance := "", max(2, len(s)/2)+1
