@@ -1,0 +1,25 @@
+// Package redirect reads where a redirected connection was really going, and
+// looks at a connection's first bytes without taking them. It decides nothing
+// and dials nothing.
+package redirect
+
+import (
+	"errors"
+	"net"
+)
+
+// ErrNotSupported is returned where the kernel keeps no original destination.
+var ErrNotSupported = errors.New("original destination of a redirected connection: only on Linux")
+
+// ErrClosed is returned by [Peek] when the peer closed before it sent a byte.
+var ErrClosed = errors.New("closed before the first byte")
+
+// Gone says whether the peer of c has shut its sending half down or reset the
+// connection, without reading. It never waits. On platforms where the kernel
+// does not say so while unread bytes are pending, it answers false until they
+// are read.
+func Gone(c *net.TCPConn) bool { return polled(c, goneEvents) }
+
+// Dead says whether nothing can be sent to the peer of c any more: both
+// directions are shut, or it was reset. It never waits.
+func Dead(c *net.TCPConn) bool { return polled(c, deadEvents) }

@@ -1,0 +1,67 @@
+package redirect
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	goneEvents = unix.POLLRDHUP
+	deadEvents = 0 // POLLHUP and POLLERR are always reported
+
+	ip6tSoOriginalDst = 80 // linux/netfilter_ipv6/ip6_tables.h
+)
+
+// OriginalDst returns where c was going before the kernel redirected it here
+// (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST). A connection that was made to the
+// listener itself returns the listener's address.
+func OriginalDst(c *net.TCPConn) (netip.AddrPort, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
+	}
+	local, _ := c.LocalAddr().(*net.TCPAddr)
+	v4 := local != nil && local.IP.To4() != nil
+	var dst netip.AddrPort
+	var errno error
+	if err := raw.Control(func(fd uintptr) {
+		if v4 {
+			var sa unix.RawSockaddrInet4
+			if errno = getsockopt(fd, unix.SOL_IP, unix.SO_ORIGINAL_DST, unsafe.Pointer(&sa), unsafe.Sizeof(sa)); errno == nil {
+				dst = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), networkOrder(sa.Port))
+			}
+			return
+		}
+		var sa unix.RawSockaddrInet6
+		if errno = getsockopt(fd, unix.SOL_IPV6, ip6tSoOriginalDst, unsafe.Pointer(&sa), unsafe.Sizeof(sa)); errno == nil {
+			dst = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), networkOrder(sa.Port))
+		}
+	}); err != nil {
+		return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
+	}
+	if errno != nil {
+		return netip.AddrPort{}, fmt.Errorf("original destination: %w", errno)
+	}
+	return netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port()), nil
+}
+
+func networkOrder(p uint16) uint16 {
+	var b [2]byte
+	binary.NativeEndian.PutUint16(b[:], p)
+	return binary.BigEndian.Uint16(b[:])
+}
+
+func getsockopt(fd uintptr, level, name int, p unsafe.Pointer, n uintptr) error {
+	size := uint32(n)
+	//nolint:gosec // G103: the kernel fills a struct whose size it is told
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, uintptr(level), uintptr(name), uintptr(p), uintptr(unsafe.Pointer(&size)), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}

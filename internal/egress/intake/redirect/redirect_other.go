@@ -1,0 +1,13 @@
+//go:build !linux
+
+package redirect
+
+import (
+	"net"
+	"net/netip"
+)
+
+// OriginalDst is only known to Linux: elsewhere it returns ErrNotSupported.
+func OriginalDst(*net.TCPConn) (netip.AddrPort, error) {
+	return netip.AddrPort{}, ErrNotSupported
+}

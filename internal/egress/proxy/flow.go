@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/intake/connect"
+	"foldyard/internal/egress/policy"
+)
+
+// redirected takes a connection whose target the box's kernel knows.
+func (e *Engine) redirected(c *client) {
+	c.via = capture.ViaRedirect
+	n := e.begin(c)
+	defer e.finish(n)
+
+	to, err := e.cfg.originalDst(c.Conn)
+	if err != nil {
+		n.refused(policy.ReasonBadTarget, err.Error())
+		reset(c.Conn)
+		return
+	}
+	t := dest.Target{Host: dest.HostFromAddr(to.Addr()), Port: to.Port()}
+	if t, err = c.box.named(t); err != nil {
+		n.host, n.port = to.Addr().String(), to.Port()
+		n.refused(policy.ReasonBadTarget, err.Error())
+		reset(c.Conn)
+		return
+	}
+	c.setTarget(t)
+	e.carry(c, n)
+}
+
+// named returns t with the name that a synthetic address stands for. One that
+// this box was never given is an error.
+func (b *BoxWay) named(t dest.Target) (dest.Target, error) {
+	a := t.Host.Addr()
+	if !t.Host.IsIP() || !dest.SyntheticV4().Contains(a) && !dest.SyntheticV6().Contains(a) {
+		return t, nil
+	}
+	if b.Resolve != nil {
+		if h, ok := b.Resolve(a); ok {
+			return dest.Target{Host: h, Port: t.Port}, nil
+		}
+	}
+	return t, errors.New("a synthetic address that this box was never given")
+}
+
+// carry takes a connection whose target is known to its end: refuse, tunnel or
+// intercept. n is the connection's record; where requests are seen each has
+// its own, and n is dropped.
+func (e *Engine) carry(c *client, n *note) {
+	n.to(c.target)
+	if c.controlled() {
+		if err := c.proceed(); err == nil {
+			e.speak(c, n, e.sniff(c, headOnly, nil, false))
+		}
+		return
+	}
+	d, snap := e.connects(c, n)
+	if d.Verdict == policy.Refuse && c.via != capture.ViaRedirect {
+		c.refuse(n, denied(d, c.target))
+		return
+	}
+	q := e.query(c)
+	raw := d.Verdict.Permits() && snap.RawFallback(q)
+	whole := hellos(d.Mode == policy.Tunnel)
+	var up net.Conn
+	defer func() {
+		if up != nil {
+			_ = up.Close() // nothing was sent on it
+		}
+	}()
+	first := sniffed{kind: spokeNothing}
+	if raw && c.via == capture.ViaRedirect {
+		first = e.glance(c, whole) // most clients that speak first have done so already: no need to dial
+	}
+	if first.kind == spokeNothing && (raw || d.Mode == policy.Tunnel && c.via != capture.ViaRedirect) {
+		var err error
+		if up, err = e.dialTunnel(c, n, d); err != nil {
+			c.refuse(n, e.unreachable(err, c.target))
+			return
+		}
+	}
+	if err := c.proceed(); err != nil {
+		n.aborted(err)
+		return
+	}
+	if first.kind == spokeNothing {
+		first = e.sniff(c, whole, up, raw)
+	}
+	switch {
+	case d.Verdict.Permits() && first.kind == spokeTLS && d.Mode == policy.Tunnel:
+		e.tunnel(c, n, d, up, passed, first)
+		up = nil
+	case first.web():
+		if d.Verdict.Permits() {
+			c.grant()
+		}
+		e.speak(c, n, first)
+	case d.Verdict == policy.Refuse:
+		n.refusedBy(d)
+		reset(c.Conn)
+	case raw && first.kind != spokeEnd:
+		e.tunnel(c, n, d, up, rawTCP, first)
+		up = nil
+	default:
+		e.mute(c, n, first)
+	}
+}
+
+// mute ends a permitted connection on which nothing was said that may pass.
+func (e *Engine) mute(c *client, n *note, first sniffed) {
+	switch first.kind {
+	case spokeEnd:
+		n.silent = true // opened and closed: no outcome to speak of
+	case spokeNothing:
+		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP was spoken in time")
+	default:
+		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP")
+	}
+	reset(c.Conn)
+}
+
+// connects judges host and port. On the way in by proxy it also holds for the
+// operator; a redirected connection is held when its request is known.
+func (e *Engine) connects(c *client, n *note) (policy.Decision, *policy.Snapshot) {
+	snap := e.cfg.Policy()
+	d := snap.Connect(e.query(c))
+	if d.Verdict == policy.Refuse && d.Reason == policy.ReasonNotGranted && c.via != capture.ViaRedirect {
+		if e.hold(c.ctx, n, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
+			snap = e.cfg.Policy()
+			d = snap.Connect(e.query(c))
+		} else if e.cfg.Hold != nil {
+			d.Reason = policy.ReasonHeldTimeout
+		}
+	}
+	n.decided(d)
+	return d, snap
+}
+
+func (e *Engine) query(c *client) policy.Query {
+	return policy.Query{Box: c.box.ID, Target: c.target, Now: e.cfg.Now()}
+}
+
+// hold waits for the operator's answer, and reports whether there was one.
+func (e *Engine) hold(ctx context.Context, n *note, c *client, a Ask) bool {
+	if e.cfg.Hold == nil || !e.meters.held.take() {
+		return false
+	}
+	defer e.meters.held.give()
+	c.enter(phaseWaiting) // a client that gives up ends the wait
+	defer c.enter(phaseBusy)
+	n.held = true
+	return e.cfg.Hold(ctx, a)
+}
+
+// proceed tells the client that the way is free.
+func (c *client) proceed() error {
+	switch c.via {
+	case capture.ViaConnect:
+		if _, err := c.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
+			return fmt.Errorf("answer CONNECT: %w", err)
+		}
+	case capture.ViaSOCKS:
+		return connect.WriteReply(c, connect.Succeeded)
+	}
+	return nil
+}
+
+// refuse ends a connection before anything passed, in the words of its intake.
+func (c *client) refuse(n *note, d *denial) {
+	n.denied(d)
+	switch c.via {
+	case capture.ViaConnect:
+		d.connect = true
+		_ = d.write(c, c.accepts) // it may be gone: the record says what matters
+		c.linger()
+	case capture.ViaSOCKS:
+		_ = connect.WriteReply(c, d.socks())
+		c.linger()
+	default:
+		reset(c.Conn)
+	}
+}
+
+// linger closes so that what was written arrives: a close with unread input
+// would reset it away.
+func (c *client) linger() {
+	if c.tcp == nil {
+		_ = c.Close()
+		return
+	}
+	_ = c.tcp.CloseWrite() // an error shows in the reads below
+	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+	drain(c.Conn, lingerBytes)
+	_ = c.Close()
+}
+
+const (
+	lingerTime  = time.Second
+	lingerBytes = 1 << 20
+)
+
+// drain reads and drops until an error or n bytes.
+func drain(r net.Conn, n int) {
+	b := buffers.get()
+	defer buffers.put(b)
+	for n > 0 {
+		m, err := r.Read(b[:])
+		if err != nil {
+			return
+		}
+		n -= m
+	}
+}

@@ -1,0 +1,258 @@
+package proxy
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/http1"
+	"foldyard/internal/egress/intake/connect"
+	"foldyard/internal/egress/policy"
+)
+
+// session serves the requests of one HTTP/1.1 connection in turn: decrypted,
+// plain, or on the proxy port.
+type session struct {
+	e      *Engine
+	c      *client
+	conn   net.Conn       // over c: TLS, or c itself
+	bound  dest.Target    // what the connection is for; zero on the proxy port
+	scheme connect.Scheme // of the connection
+	sni    string         // that names another host than bound
+	br     *bufio.Reader  // nil between requests
+	bw     *bufio.Writer
+	// The first byte of a request, read before there was a buffer to wait with.
+	first [1]byte
+	ahead bool
+
+	req   http1.Request
+	resp  http1.Response
+	body  http1.Body // of the request
+	reply http1.Body
+	n     note
+}
+
+// Read gives the reader its input.
+func (s *session) Read(p []byte) (int, error) {
+	if s.ahead {
+		s.ahead = false
+		p[0] = s.first[0]
+		return 1, nil
+	}
+	return s.conn.Read(p)
+}
+
+// serve returns when the connection has ended, with what the first read met if
+// there was no request at all.
+func (s *session) serve() error {
+	defer s.release()
+	for served := 0; ; served++ {
+		err := s.await()
+		if err == nil {
+			s.c.enter(phaseHead)
+			err = s.req.Read(s.br, s.e.heads)
+		}
+		if err != nil {
+			s.unread(err)
+			if served > 0 {
+				err = nil
+			}
+			return err
+		}
+		s.c.enter(phaseBusy)
+		if !s.exchange() {
+			return nil
+		}
+	}
+}
+
+// await waits for the next request, without a buffer while there is none.
+func (s *session) await() error {
+	if s.br != nil && s.br.Buffered() > 0 {
+		return nil
+	}
+	s.release()
+	s.c.enter(phaseIdle)
+	if _, err := s.conn.Read(s.first[:]); err != nil {
+		return err
+	}
+	s.ahead = true
+	s.br, s.bw = readers.get(s), writers.get(s.conn)
+	_, _ = s.br.Peek(2) // the rest of what came with the first byte; an error is met again
+	return nil
+}
+
+func (s *session) release() {
+	if s.br != nil {
+		readers.put(s.br)
+		writers.put(s.bw)
+		s.br, s.bw = nil, nil
+	}
+}
+
+// unread ends a connection whose next request could not be read.
+func (s *session) unread(err error) {
+	var d *denial
+	e, bad := errors.AsType[*http1.Error](err)
+	switch {
+	case bad:
+		d = malformed(e.Status, policy.ReasonBadRequest, e.Why)
+		if e.Status == http.StatusRequestHeaderFieldsTooLarge {
+			d.reason = policy.ReasonLimit
+			s.e.meters.headers.Add(1)
+		}
+	case errors.Is(err, os.ErrDeadlineExceeded) && s.c.phase.Load() == phaseHead:
+		d = malformed(http.StatusRequestTimeout, policy.ReasonLimit, "the request head took too long")
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF):
+		s.hangUp()
+		return
+	default:
+		reset(s.c.Conn)
+		return
+	}
+	n := s.open()
+	defer s.e.finish(n)
+	d.target = s.bound
+	s.answer(n, d)
+}
+
+// open begins the record of a request.
+func (s *session) open() *note {
+	s.n.open(s.c, s.e.cfg.Now())
+	s.n.Proto = capture.ProtoHTTP1
+	s.n.Scheme = s.scheme.String()
+	s.c.requests.Add(1)
+	return &s.n
+}
+
+// exchange serves one request, and reports whether another may follow.
+func (s *session) exchange() bool {
+	n := s.open()
+	defer s.e.finish(n)
+	r := &s.req
+	n.Method, n.Path = r.Method, r.Target
+	n.UA = r.Header.Get("User-Agent")
+	if s.bound.IsZero() && r.Method == http.MethodConnect {
+		return s.tunnelled(n)
+	}
+	if s.sni != "" {
+		return s.refuse(n, misaligned(s.bound, "SNI", s.sni))
+	}
+	a, d := place(r.Method, r.Target, r.Host, s.scheme, s.bound)
+	if d != nil && (r.Method != http.MethodConnect || s.bound.IsZero()) {
+		return s.refuse(n, d)
+	}
+	a.tls = a.scheme == connect.SchemeHTTPS
+	n.to(a.target)
+	n.Scheme, n.Path = a.scheme.String(), a.path
+	if s.e.controlled(a.target) {
+		return s.control(n, &a)
+	}
+	for {
+		act, snap, d := s.e.admit(s.c.ctx, s.c, n, &a)
+		if d != nil {
+			return s.refuse(n, d)
+		}
+		if websocket(r) {
+			act.kind = socket
+		}
+		if s.c.begin(snap, act) {
+			defer s.c.end()
+			return s.relay(n, &a, act)
+		}
+	}
+}
+
+// tunnelled takes a CONNECT on the proxy port to its end.
+func (s *session) tunnelled(n *note) bool {
+	c := s.c
+	c.requests.Add(-1) // it is a connection, not a request
+	c.via, n.Via = capture.ViaConnect, capture.ViaConnect
+	n.Path, n.Proto, n.Scheme = "", "", ""
+	t, err := connect.Tunnel(&s.req)
+	if err == nil {
+		t, err = c.box.named(t)
+	}
+	if err != nil {
+		d := badTarget(err)
+		d.target = t
+		if _, ok := errors.AsType[*connect.Error](err); ok {
+			d.reason, d.what = policy.ReasonBadRequest, reasonOf(err)
+		}
+		d.connect = true
+		if d.target.IsZero() {
+			n.host = cutText(s.req.Target)
+		}
+		s.answer(n, d)
+		return false
+	}
+	c.setTarget(t)
+	if k := s.br.Buffered(); k > 0 { // sent before our answer
+		b, _ := s.br.Peek(k) // it is buffered
+		c.pre = append(append([]byte(nil), b...), c.pre...)
+	}
+	accepts := acceptOf(s.req.Header.Get("Accept"))
+	s.release()
+	c.accepts = accepts
+	s.req = http1.Request{} // a tunnel may last for days
+	s.e.carry(c, n)
+	return false
+}
+
+// refuse answers a request, and reports whether another may follow.
+func (s *session) refuse(n *note, d *denial) bool {
+	if s.req.Length != 0 && !s.drained() {
+		d.close = true
+	}
+	return s.answer(n, d)
+}
+
+// drained reads a small body to its end, so that the connection stays in step.
+func (s *session) drained() bool {
+	if s.req.Expect100 {
+		return false
+	}
+	s.body.Reset(s.br, s.req.Length, s.e.heads)
+	s.c.enter(phaseHead)
+	defer s.c.enter(phaseBusy)
+	return s.body.Drain(drainBytes) == nil
+}
+
+const drainBytes = 64 << 10
+
+func (s *session) answer(n *note, d *denial) bool {
+	n.denied(d)
+	n.Status = d.status
+	closing := d.close || s.req.Close
+	if s.br == nil {
+		closing = true
+		s.br, s.bw = readers.get(s), writers.get(s.conn)
+	}
+	as := acceptOf(s.req.Header.Get("Accept"))
+	if err := d.respond(s.bw, as, s.req.Method == http.MethodHead, closing); err != nil || !closing {
+		return err == nil
+	}
+	s.hangUp()
+	return false
+}
+
+// hangUp closes in order: close_notify, FIN, and what the client still sends
+// is read for a moment, lest it resets our last words away.
+func (s *session) hangUp() {
+	_ = s.c.SetDeadline(time.Now().Add(lingerTime)) // TLS must not wait for a client that takes nothing
+	if t, ok := s.conn.(interface{ CloseWrite() error }); ok && s.conn != net.Conn(s.c) {
+		_ = t.CloseWrite() // it may be gone already
+	}
+	s.c.linger()
+}
+
+func websocket(r *http1.Request) bool {
+	return r.Method == http.MethodGet && r.Length == 0 && strings.EqualFold(r.Upgrade, "websocket") && r.Header.Has("Sec-WebSocket-Key")
+}

@@ -1,0 +1,266 @@
+package proxy
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/intake/connect"
+	"foldyard/internal/egress/policy"
+)
+
+// front serves HTTP/2 with net/http's server, one for all connections, and
+// sends with its transports: to an HTTP/2 origin where there is one, else
+// HTTP/1.1.
+type front struct {
+	e    *Engine
+	srv  *http.Server
+	in   chan net.Conn
+	done chan struct{}
+	once sync.Once
+
+	mu       sync.RWMutex // guards closed, and orders it before handlers.Wait
+	closed   bool
+	handlers sync.WaitGroup
+
+	transports [4]*http.Transport // by route.index
+}
+
+// route says which transport a request takes: connections are never shared
+// between them.
+type route struct{ internal, cleartext bool }
+
+func (r route) index() int {
+	i := 0
+	if r.internal {
+		i |= 1
+	}
+	if r.cleartext {
+		i |= 2
+	}
+	return i
+}
+
+func newFront(e *Engine) *front {
+	f := &front{e: e, in: make(chan net.Conn), done: make(chan struct{})}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	f.srv = &http.Server{
+		Handler: f, Protocols: protocols, MaxHeaderBytes: e.lim.HeaderBytes,
+		ReadHeaderTimeout: e.lim.HeaderTime, IdleTimeout: e.lim.Idle,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: e.lim.Streams},
+		ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
+			if t, ok := nc.(interface{ NetConn() net.Conn }); ok {
+				nc = t.NetConn()
+			}
+			return context.WithValue(ctx, clientKey{}, nc)
+		},
+	}
+	for _, r := range []route{{}, {internal: true}, {cleartext: true}, {internal: true, cleartext: true}} {
+		f.transports[r.index()] = f.transport(r)
+	}
+	return f
+}
+
+type clientKey struct{}
+
+func (f *front) transport(r route) *http.Transport {
+	protocols := new(http.Protocols)
+	if r.cleartext {
+		protocols.SetUnencryptedHTTP2(true)
+	} else {
+		protocols.SetHTTP1(true)
+		protocols.SetHTTP2(true)
+	}
+	e := f.e
+	return &http.Transport{
+		Protocols: protocols, DisableCompression: true, MaxResponseHeaderBytes: int64(e.lim.HeaderBytes),
+		MaxIdleConns: e.lim.Pooled, MaxIdleConnsPerHost: e.lim.Pooled, IdleConnTimeout: e.lim.IdleUpstream,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return dialled(ctx, e, addr, func(ctx context.Context, t dest.Target) (net.Conn, error) {
+				nc, _, err := e.cfg.Dialer.Dial(ctx, t, r.internal)
+				return nc, err
+			})
+		},
+		DialTLSContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return dialled(ctx, e, addr, func(ctx context.Context, t dest.Target) (net.Conn, error) {
+				nc, _, err := e.cfg.Dialer.DialTLS(ctx, t, r.internal, "h2", "http/1.1")
+				if err != nil {
+					return nil, err
+				}
+				return nc, nil
+			})
+		},
+	}
+}
+
+func dialled(ctx context.Context, e *Engine, addr string, dial func(context.Context, dest.Target) (net.Conn, error)) (net.Conn, error) {
+	t, err := dest.Parse(addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.lim.Dial)
+	defer cancel()
+	return dial(ctx, t)
+}
+
+// serve hands conn, which runs over c, to the server and returns when it has
+// ended.
+func (f *front) serve(c *client, conn net.Conn) {
+	f.once.Do(func() {
+		f.e.wg.Go(func() { _ = f.srv.Serve(f) }) // always ErrServerClosed
+	})
+	select {
+	case f.in <- conn:
+		<-c.ctx.Done() // Close of c ends it
+	case <-f.done:
+	case <-c.ctx.Done():
+	}
+}
+
+// Accept, Close and Addr make front the server's listener.
+func (f *front) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.in:
+		return c, nil
+	case <-f.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is called by the server when it stops.
+func (f *front) Close() error { return nil }
+
+// Addr names nothing: there is no socket.
+func (f *front) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (f *front) close() {
+	f.mu.Lock()
+	closed := f.closed
+	f.closed = true
+	f.mu.Unlock()
+	if !closed {
+		close(f.done)
+	}
+	_ = f.srv.Close() // the connections are cut already
+	f.handlers.Wait()
+	for _, t := range f.transports {
+		t.CloseIdleConnections()
+	}
+}
+
+// enter counts a handler in, unless the front is closed.
+func (f *front) enter() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if !f.closed {
+		f.handlers.Add(1)
+	}
+	return !f.closed
+}
+
+// ServeHTTP serves one stream.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(clientKey{}).(*client)
+	if !ok || !f.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer f.handlers.Done()
+	c.requests.Add(1)
+	n := f.e.begin(c)
+	defer f.e.finish(n)
+	x := h2exchange{f: f, c: c, n: n, w: w, r: r}
+	x.serve()
+}
+
+// h2exchange is one stream and its answer.
+type h2exchange struct {
+	f   *front
+	c   *client
+	n   *note
+	w   http.ResponseWriter
+	r   *http.Request
+	ctx context.Context
+}
+
+func (x *h2exchange) serve() {
+	c, n, r := x.c, x.n, x.r
+	scheme := connect.SchemeHTTP
+	if r.TLS != nil || c.secure {
+		scheme = connect.SchemeHTTPS
+	}
+	n.Proto, n.Scheme, n.Method, n.Path, n.UA = capture.ProtoHTTP2, scheme.String(), r.Method, r.RequestURI, r.UserAgent()
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		n.Proto = capture.ProtoGRPC
+	}
+	if c.sni != "" {
+		x.refuse(misaligned(c.target, "SNI", c.sni))
+		return
+	}
+	a := asked{method: r.Method, target: c.target, scheme: scheme, path: r.RequestURI}
+	if r.Method != http.MethodConnect {
+		var d *denial
+		if a, d = place(r.Method, r.RequestURI, r.Host, scheme, c.target); d != nil {
+			x.refuse(d)
+			return
+		}
+	}
+	if h, ok := r.Header["Host"]; ok && (len(h) != 1 || !named(h[0], c.target)) {
+		x.refuse(misaligned(c.target, "Host", strings.Join(h, ", ")))
+		return
+	}
+	n.Path = a.path
+	if f := x.f; f.e.controlled(c.target) {
+		n.silent = true
+		f.e.cfg.Control.ServeHTTP(x.w, r)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	x.ctx = ctx
+	for {
+		act, snap, d := x.f.e.admit(ctx, c, n, &a)
+		if d != nil {
+			x.refuse(d)
+			return
+		}
+		st := &stream{doing: act, cancel: cancel}
+		if c.join(snap, st) {
+			defer c.leave(st)
+			x.relay(&a, act)
+			return
+		}
+		c.leave(st)
+	}
+}
+
+// join is begin for a stream.
+func (c *client) join(snap *policy.Snapshot, s *stream) bool {
+	c.mu.Lock()
+	if c.streams == nil {
+		c.streams = make(map[*stream]struct{})
+	}
+	c.streams[s] = struct{}{}
+	c.mu.Unlock()
+	return c.e.cfg.Policy() == snap
+}
+
+func (c *client) leave(s *stream) {
+	c.mu.Lock()
+	delete(c.streams, s)
+	c.mu.Unlock()
+}
+
+func (x *h2exchange) refuse(d *denial) {
+	x.n.denied(d)
+	x.n.Status = d.status
+	d.ServeHTTP(x.w, x.r)
+}

@@ -1,0 +1,74 @@
+package proxy
+
+import (
+	"errors"
+	"time"
+
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/intake/connect"
+	"foldyard/internal/egress/policy"
+)
+
+// proxied takes a connection to the box's proxy port: SOCKS5, CONNECT, or
+// requests that name their target.
+func (e *Engine) proxied(c *client) {
+	c.via = capture.ViaForward
+	var first [1]byte
+	_ = c.SetReadDeadline(time.Now().Add(e.lim.HeaderTime)) // a dead socket shows in the peek
+	if n, _ := c.peek(first[:], 0); n == 0 {
+		return // said nothing, asked nothing
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	if first[0] == connect.SocksVersion {
+		e.socks(c)
+		return
+	}
+	s := session{e: e, c: c, conn: c}
+	_ = s.serve() // it has recorded what there was to
+}
+
+func (e *Engine) socks(c *client) {
+	c.via = capture.ViaSOCKS
+	n := e.begin(c)
+	defer e.finish(n)
+	c.enter(phaseHead)
+	br := readers.get(c)
+	t, err := connect.ReadSocks(br, c)
+	if k := br.Buffered(); k > 0 {
+		b, _ := br.Peek(k) // it is buffered
+		c.pre = append(append([]byte(nil), b...), c.pre...)
+	}
+	readers.put(br)
+	c.enter(phaseBusy)
+	if err == nil {
+		t, err = c.box.named(t)
+		if err != nil {
+			err = &connect.SocksError{Reply: connect.NotAllowed, Host: t.Host.String(), Port: t.Port, Err: err}
+		}
+	}
+	if err != nil {
+		e.badSocks(c, n, err)
+		return
+	}
+	c.setTarget(t)
+	e.carry(c, n)
+}
+
+func (e *Engine) badSocks(c *client, n *note, err error) {
+	bad, ok := errors.AsType[*connect.SocksError](err)
+	if !ok {
+		n.refused(policy.ReasonBadRequest, err.Error())
+		reset(c.Conn)
+		return
+	}
+	n.host, n.port = bad.Host, bad.Port
+	why := policy.ReasonBadRequest
+	if bad.Host != "" || bad.Reply == connect.NotAllowed {
+		why = policy.ReasonBadTarget
+	}
+	n.refused(why, bad.Error())
+	if bad.Reply != connect.Succeeded {
+		_ = connect.WriteReply(c, bad.Reply) // it may be gone
+	}
+	c.linger()
+}

@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/policy"
+)
+
+// note is a record while its outcome is open: made on the first line of
+// whatever it is about, finished in a defer, so that nothing ends unrecorded.
+type note struct {
+	*capture.Record
+	host   string // for the record when there is no target
+	port   uint16
+	began  time.Time
+	silent bool // leave no record: others speak for it
+	held   bool
+}
+
+func (e *Engine) begin(c *client) *note {
+	n := new(note)
+	n.open(c, e.cfg.Now())
+	return n
+}
+
+func (n *note) open(c *client, now time.Time) {
+	*n = note{began: now, Record: &capture.Record{
+		TS: now, Box: c.box.ID, Via: c.via, Process: c.process, Mode: capture.ModeNone,
+	}}
+	if !c.target.IsZero() {
+		n.Host, n.Port = c.host, c.target.Port
+	}
+}
+
+func (n *note) to(t dest.Target) { n.Host, n.Port = t.Host.String(), t.Port }
+
+// finish hands the record over. A record that nobody decided is a refusal.
+func (e *Engine) finish(n *note) {
+	if n.silent {
+		return
+	}
+	if n.Verdict == "" {
+		n.Verdict = capture.VerdictDeny
+	}
+	if n.Host == "" {
+		n.Host, n.Port = n.host, n.port
+	}
+	n.Millis = capture.N(n.since(e))
+	e.cfg.Record(n.Record)
+}
+
+func (n *note) since(e *Engine) int64 { return e.cfg.Now().Sub(n.began).Milliseconds() }
+
+// decided notes policy's answer, which the outcome may still turn.
+func (n *note) decided(d policy.Decision) {
+	n.Rule = d.Rule
+	switch d.Verdict {
+	case policy.Allow:
+		n.Verdict, n.Reason = capture.VerdictAllow, ""
+	case policy.WouldDeny:
+		n.Verdict, n.Reason = capture.VerdictWouldDeny, string(d.Reason)
+	case policy.Refuse:
+		n.Verdict, n.Reason = capture.VerdictDeny, string(d.Reason)
+	}
+}
+
+func (n *note) refused(why policy.Reason, detail string) {
+	n.Verdict, n.Reason, n.Error = capture.VerdictDeny, string(why), detail
+}
+
+func (n *note) refusedBy(d policy.Decision) { n.decided(d) }
+
+// denied notes a refusal in the shape the client gets. That an upstream
+// failed leaves policy's verdict as it was.
+func (n *note) denied(d *denial) {
+	n.Reason, n.Error = string(d.reason), d.detail
+	if !d.upstream() {
+		n.Verdict = capture.VerdictDeny
+	}
+	if n.Host == "" && !d.target.IsZero() {
+		n.to(d.target)
+	}
+}
+
+// failed notes an outcome that went wrong after it was permitted.
+func (n *note) failed(why policy.Reason, err error) {
+	n.Reason = string(why)
+	if err != nil {
+		n.Error = err.Error()
+	}
+}
+
+func (n *note) aborted(err error) { n.failed(policy.ReasonClientAbort, err) }
+
+// cut notes that we ended it, and reports whether we did.
+func (n *note) cut(why ending) bool {
+	switch why {
+	case endNone:
+		return false
+	case endPolicy:
+		n.failed(policy.ReasonNotGranted, errPolicy)
+	case endAbort:
+		n.failed(policy.ReasonClientAbort, errors.New("the client went away"))
+	case endStalled:
+		n.failed(policy.ReasonLimit, errors.New("the client took nothing for too long"))
+	case endTime:
+		n.failed(policy.ReasonLimit, errors.New("half-closed for too long"))
+	case endStopped:
+		n.failed(policy.ReasonClientAbort, errors.New("the box or the supervisor stopped"))
+	}
+	return true
+}
+
+var errPolicy = errors.New("ended because policy changed")
+
+func (n *note) dialled(a netip.AddrPort) {
+	if a.IsValid() {
+		n.Upstream = a.String()
+	}
+}
