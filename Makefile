@@ -1,0 +1,76 @@
+# foldyard: make run shows it, make test proves it. Both start from a clean
+# clone and a Go toolchain.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+TOOLS   := .cache/tools
+
+export CGO_ENABLED ?= 0
+
+.PHONY: all build run test unit vet cross e2e accept race fuzz bench lint fmt tools clean
+
+all: build
+
+build:
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/fy ./cmd/fy
+
+# The main job on real input, as a tour of a minute.
+run: build
+	@sh test/tour/tour.sh bin/fy
+
+# Everything that this computer can show. What it cannot is skipped with a
+# reason, which `go test -v` prints.
+test: vet cross unit e2e
+
+vet:
+	@bad=$$(gofmt -l cmd internal test); if [ -n "$$bad" ]; then echo "gofmt: $$bad"; exit 1; fi
+	$(GO) vet ./...
+
+# The other platforms build, tests too.
+cross:
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	GOOS=linux GOARCH=arm64 $(GO) build ./...
+
+unit:
+	$(GO) test ./...
+
+# The real program in real boxes. The checks from outside need root, for a small
+# internet in network namespaces of its own.
+e2e: build
+	@sh test/e2e/run.sh bin/fy
+
+accept: build
+	@sh test/e2e/run.sh bin/fy accept
+
+race:
+	CGO_ENABLED=1 $(GO) test -race ./internal/...
+
+# Ten seconds for each fuzz target; FUZZTIME=10m for longer.
+FUZZTIME ?= 10s
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./internal/...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; \
+	done
+
+bench:
+	@if [ -x test/bench/run.sh ]; then test/bench/run.sh; else $(GO) test -run '^$$' -bench . -benchmem ./...; fi
+
+# What is built of the linters is used; `make tools` builds them all (minutes).
+lint: vet
+	GOOS=darwin $(GO) vet ./...
+	@if [ -x $(TOOLS)/staticcheck ]; then $(TOOLS)/staticcheck ./...; else echo "lint: no staticcheck, run make tools"; fi
+	@if [ -x $(TOOLS)/golangci-lint ]; then $(TOOLS)/golangci-lint run ./...; else echo "lint: no golangci-lint, run make tools"; fi
+
+tools:
+	@mkdir -p $(TOOLS)
+	cd tools && GOBIN=$(CURDIR)/$(TOOLS) $(GO) install tool
+
+fmt:
+	gofmt -w cmd internal test
+	@if [ -x $(TOOLS)/gofumpt ]; then $(TOOLS)/gofumpt -w cmd internal test; fi
+
+clean:
+	rm -rf bin .cache
