@@ -99,6 +99,9 @@ func parseRule(s string) (Rule, error) {
 		return r, errors.New("a CIDR takes no path")
 	}
 	glob, err := normalGlob(path)
+	if err == nil && r.host.IsIP() && bitsFirst(glob) {
+		return r, errors.New("a path that begins with a number looks like a CIDR")
+	}
 	r.path = glob
 	return r, err
 }
@@ -135,14 +138,19 @@ func splitPath(s string) (hostport, path string) {
 		return s, ""
 	}
 	hostport, path = cutSlash(s)
-	if _, err := netip.ParseAddr(hostport); err != nil || path == "" || path == "/" {
+	if _, err := netip.ParseAddr(hostport); err != nil || !bitsFirst(path) {
 		return hostport, path
 	}
-	end := strings.IndexByte(path[1:], '/') // ADDR/BITS[:PORT][/path]
-	if end < 0 {
-		return s, ""
-	}
-	return hostport + path[:end+1], path[end+1:]
+	bits, path := cutSlash(path[1:]) // ADDR/BITS[:PORT][/path]
+	return hostport + "/" + bits, path
+}
+
+// bitsFirst reports whether a path after an address is read as the length of a
+// CIDR's prefix.
+func bitsFirst(path string) bool {
+	seg, _ := cutSlash(strings.TrimPrefix(path, "/"))
+	seg, _, _ = strings.Cut(seg, ":")
+	return seg != "" && strings.Trim(seg, "0123456789") == ""
 }
 
 func cutSlash(s string) (before, after string) {
