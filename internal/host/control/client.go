@@ -10,32 +10,59 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 )
 
 // Client calls one supervisor's API.
 type Client struct {
+	// Binary is the identity of this executable; "" accepts any supervisor.
+	Binary string
+
 	socket string
 	http   *http.Client
+	renew  func(context.Context) error // replaces a stale supervisor; nil: tell the caller
+	spare  atomic.Pointer[net.Conn]    // a connection that nothing was sent on yet
 }
 
 // NewClient returns a client of the supervisor at socket. It connects at the first call.
 func NewClient(socket string) *Client {
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			d := net.Dialer{Timeout: 2 * time.Second}
-			return d.DialContext(ctx, "unix", socket)
-		},
+	c := &Client{socket: socket}
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
 		DisableCompression: true,
 		MaxIdleConns:       2,
-	}}}
+	}}
+	return c
+}
+
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	if conn := c.spare.Swap(nil); conn != nil {
+		return *conn, nil
+	}
+	d := net.Dialer{Timeout: 2 * time.Second}
+	return d.DialContext(ctx, "unix", c.socket)
 }
 
 // Socket is the path of the supervisor's socket.
 func (c *Client) Socket() string { return c.socket }
 
 // Close drops idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	if conn := c.spare.Swap(nil); conn != nil {
+		_ = (*conn).Close() // nothing was sent on it
+	}
+	c.http.CloseIdleConnections()
+}
+
+// probe tells whether somebody listens, and keeps the connection for the first call.
+func (c *Client) probe(ctx context.Context) error {
+	conn, err := c.dial(ctx)
+	if err == nil {
+		c.spare.Store(&conn)
+	}
+	return err
+}
 
 // NotRunning tells whether err means that nobody answers at the socket.
 func NotRunning(err error) bool {
@@ -53,6 +80,13 @@ func (c *Client) CreateBox(ctx context.Context, q BoxRequest) (Box, error) {
 
 func (c *Client) Boxes(ctx context.Context) ([]Box, error) {
 	return call[[]Box](ctx, c, "GET", "boxes", nil)
+}
+
+func (c *Client) Enter(ctx context.Context, id string, q EnterRequest) (Box, error) {
+	if id == "" {
+		return call[Box](ctx, c, "POST", "enter", q)
+	}
+	return call[Box](ctx, c, "POST", "boxes/"+url.PathEscape(id)+"/enter", q)
 }
 
 func (c *Client) StopBox(ctx context.Context, id string) (Stopped, error) {
@@ -111,9 +145,8 @@ func (c *Client) Verify(ctx context.Context, q VerifyRequest) (json.RawMessage, 
 	return call[json.RawMessage](ctx, c, "POST", "verify", q)
 }
 
-func (c *Client) Reload(ctx context.Context) error {
-	_, err := call[none](ctx, c, "POST", "config/reload", none{})
-	return err
+func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
+	return call[Reloaded](ctx, c, "POST", "config/reload", none{})
 }
 
 func (c *Client) ResetHome(ctx context.Context) error {
@@ -126,8 +159,26 @@ func (c *Client) Stop(ctx context.Context, keep bool) error {
 	return err
 }
 
-// call does one request. What the supervisor refused comes back as *Error.
-func call[Out any](ctx context.Context, c *Client, method, path string, in any) (out Out, err error) {
+// HasCode tells whether err is an *Error with the code.
+func HasCode(err error, code string) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Code == code
+}
+
+// call does one request. What the supervisor refused comes back as *Error. A stale supervisor is replaced, once.
+func call[Out any](ctx context.Context, c *Client, method, path string, in any) (Out, error) {
+	out, err := callOnce[Out](ctx, c, method, path, in)
+	if c.renew == nil || !HasCode(err, CodeStale) {
+		return out, err
+	}
+	c.Close()
+	if err := c.renew(ctx); err != nil {
+		return out, fmt.Errorf("replace the supervisor of an older fy: %w", err)
+	}
+	return callOnce[Out](ctx, c, method, path, in)
+}
+
+func callOnce[Out any](ctx context.Context, c *Client, method, path string, in any) (out Out, err error) {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -139,6 +190,9 @@ func call[Out any](ctx context.Context, c *Client, method, path string, in any) 
 	req, err := http.NewRequestWithContext(ctx, method, "http://foldyard/v1/"+path, body)
 	if err != nil {
 		return out, err
+	}
+	if c.Binary != "" {
+		req.Header.Set(binaryHeader, c.Binary)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// binaryHeader carries the identity of the caller's executable, so that a supervisor started from another one says so
+// before it does anything.
+const binaryHeader = "Foldyard-Binary"
+
 // Bounds of the API. A request over one is refused.
 const (
 	MaxBody     = 1 << 20 // bytes of a request's body
@@ -21,6 +25,8 @@ type Service interface {
 	Status(context.Context) (Status, error)
 	CreateBox(context.Context, BoxRequest) (Box, error)
 	Boxes(context.Context) ([]Box, error)
+	// Enter returns what it takes to run a command in a box; id "" is the long-lived one.
+	Enter(ctx context.Context, id string, q EnterRequest) (Box, error)
 	// StopBox ends one box. With id "" it ends the long-lived one, if any.
 	StopBox(ctx context.Context, id string) (Stopped, error)
 	Grants(context.Context) ([]Grant, error)
@@ -35,7 +41,8 @@ type Service interface {
 	Review(context.Context, ReviewRequest) (Learning, error)
 	Why(context.Context, WhyRequest) (Why, error)
 	Verify(context.Context, VerifyRequest) (json.RawMessage, error)
-	Reload(context.Context) error
+	// Reload reads the configuration again.
+	Reload(context.Context) (Reloaded, error)
 	ResetHome(context.Context) error
 	// Stop ends the supervisor. Unless keep is set its boxes end with it, and so do session grants.
 	Stop(ctx context.Context, keep bool) error
@@ -57,6 +64,7 @@ const (
 	CodeConfirm  = "confirm"     // wants --yes
 	CodeConflict = "conflict"    // the state on disk or the config forbids it
 	CodeHost     = "host"        // this computer cannot do it
+	CodeStale    = "stale"       // the supervisor was started from another executable
 	CodeInternal = "internal"
 )
 
@@ -127,12 +135,19 @@ type BoxRequest struct {
 	Yes     bool     `json:"yes,omitempty"`
 }
 
-// Box is a running box.
+// EnterRequest asks for what a command in a running box needs.
+type EnterRequest struct {
+	Env  []string `json:"env,omitempty"`
+	Term []string `json:"term,omitempty"`
+}
+
+// Box is a running box. Socket, Nonce and Env are set by CreateBox and Enter only.
 type Box struct {
 	ID      string    `json:"id"`
 	State   string    `json:"state"`
 	Oneshot bool      `json:"oneshot,omitempty"`
-	Socket  string    `json:"socket,omitempty"` // the keeper's socket, for exec
+	Socket  string    `json:"socket,omitempty"` // the keeper's, for exec
+	Nonce   string    `json:"nonce,omitempty"`  // whoever shows it to the keeper may run commands
 	Env     []string  `json:"env,omitempty"`    // what a command in it gets, sorted
 	Dir     string    `json:"dir,omitempty"`    // the repo's path inside
 	Home    string    `json:"home,omitempty"`
@@ -263,6 +278,13 @@ type Why struct {
 type VerifyRequest struct {
 	AsRoot bool   `json:"as_root,omitempty"`
 	Box    string `json:"box,omitempty"`
+}
+
+// Reloaded says what a changed configuration came to.
+type Reloaded struct {
+	Changed bool     `json:"changed"`
+	Restart []string `json:"restart,omitempty"` // settings that hold only once the supervisor was restarted
+	Boxes   []string `json:"boxes,omitempty"`   // settings that hold only for boxes made from now on
 }
 
 // Duration travels as text ("2m0s").

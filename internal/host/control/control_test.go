@@ -202,3 +202,27 @@ func TestDurationText(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 }
+
+func TestStaleSupervisorDoesNothing(t *testing.T) {
+	f := &fake{}
+	h := (&Server{Service: f, Log: discard(), Binary: "old"}).Handler()
+	do := func(path, binary string) int {
+		r := httptest.NewRequest("POST", path, strings.NewReader(`{}`))
+		if path == "/v1/grants" {
+			r = httptest.NewRequest("POST", path, strings.NewReader(`{"rules":["a.test"]}`))
+		}
+		r.Header.Set("Foldyard-Binary", binary)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	if got := do("/v1/grants", "new"); got != http.StatusConflict || len(f.allowed) != 0 {
+		t.Errorf("stale: %d, granted %v", got, f.allowed)
+	}
+	if got := do("/v1/grants", "old"); got != 200 {
+		t.Errorf("control: %d", got)
+	}
+	if got := do("/v1/stop", "new"); got != 500 { // the fake's own answer: it was asked
+		t.Errorf("a stale supervisor must still stop: %d", got)
+	}
+}

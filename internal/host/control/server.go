@@ -18,6 +18,9 @@ import (
 type Server struct {
 	Service Service
 	Log     *slog.Logger
+	// Binary is the identity of the executable that answers; a request that names another one is refused with CodeStale,
+	// but for status and stop.
+	Binary string
 	// Peer judges a connection before anything is read from it. nil: CheckPeer.
 	Peer func(*net.UnixConn) error
 }
@@ -87,6 +90,10 @@ func (s *Server) Handler() http.Handler {
 	handle(mux, s, "DELETE /v1/boxes/{id}", func(r *http.Request, _ none) (Stopped, error) {
 		return v.StopBox(r.Context(), r.PathValue("id"))
 	})
+	handle(mux, s, "POST /v1/enter", func(r *http.Request, q EnterRequest) (Box, error) { return v.Enter(r.Context(), "", q) })
+	handle(mux, s, "POST /v1/boxes/{id}/enter", func(r *http.Request, q EnterRequest) (Box, error) {
+		return v.Enter(r.Context(), r.PathValue("id"), q)
+	})
 	handle(mux, s, "POST /v1/down", func(r *http.Request, _ none) (Stopped, error) { return v.StopBox(r.Context(), "") })
 	handle(mux, s, "GET /v1/grants", func(r *http.Request, _ none) ([]Grant, error) { return v.Grants(r.Context()) })
 	handle(mux, s, "POST /v1/grants", func(r *http.Request, q RuleRequest) (Changed, error) { return v.Allow(r.Context(), q) })
@@ -105,7 +112,7 @@ func (s *Server) Handler() http.Handler {
 		return v.Why(r.Context(), WhyRequest{Target: q.Get("target"), Method: q.Get("method"), Box: q.Get("box")})
 	})
 	handle(mux, s, "POST /v1/verify", func(r *http.Request, q VerifyRequest) (json.RawMessage, error) { return v.Verify(r.Context(), q) })
-	handle(mux, s, "POST /v1/config/reload", func(r *http.Request, _ none) (none, error) { return none{}, v.Reload(r.Context()) })
+	handle(mux, s, "POST /v1/config/reload", func(r *http.Request, _ none) (Reloaded, error) { return v.Reload(r.Context()) })
 	handle(mux, s, "POST /v1/homes/reset", func(r *http.Request, _ none) (none, error) { return none{}, v.ResetHome(r.Context()) })
 	handle(mux, s, "POST /v1/stop", func(r *http.Request, q stopRequest) (none, error) { return none{}, v.Stop(r.Context(), q.Keep) })
 	return s.guard(mux)
@@ -125,6 +132,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				s.fail(w, &Error{Code: CodeBad, Status: http.StatusForbidden, Detail: "the control api is not for browsers: " + h + " refused"})
 				return
 			}
+		}
+		b := r.Header.Get(binaryHeader)
+		if b != "" && s.Binary != "" && b != s.Binary && r.URL.Path != "/v1/status" && r.URL.Path != "/v1/stop" {
+			s.fail(w, &Error{Code: CodeStale, Detail: "the supervisor was started from another fy", Hint: "fy supervisor restart"})
+			return
 		}
 		defer func() {
 			if p := recover(); p != nil {
@@ -183,7 +195,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	}
 	status := e.Status
 	if status == 0 {
-		status = map[string]int{CodeBad: 400, CodeNotFound: 404, CodeNoBox: 409, CodeConfirm: 409, CodeConflict: 409, CodeHost: 501}[e.Code]
+		status = map[string]int{CodeBad: 400, CodeNotFound: 404, CodeNoBox: 409, CodeConfirm: 409, CodeConflict: 409, CodeStale: 409, CodeHost: 501}[e.Code]
 	}
 	if status == 0 {
 		status = http.StatusInternalServerError

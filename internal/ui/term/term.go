@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
 	xterm "golang.org/x/term"
 )
 
@@ -28,4 +29,9 @@ func Raw(f *os.File) (restore func(), err error) {
 	return func() {
 		_ = xterm.Restore(int(f.Fd()), old) // the terminal may be gone
 	}, nil
+}
+
+// SetSize sets the window's size of a terminal.
+func SetSize(f *os.File, rows, cols uint16) error {
+	return unix.IoctlSetWinsize(int(f.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
 }

@@ -1,0 +1,197 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/host/control"
+)
+
+// maxAsks bounds the unanswered list; the oldest that nobody waits for is forgotten first.
+const maxAsks = 500
+
+// askKey names what one answer answers.
+type askKey struct {
+	box    string
+	target dest.Target
+}
+
+// asks is what was refused, or is held, and has no answer yet.
+type asks struct {
+	mu   sync.Mutex
+	next int
+	list map[askKey]*ask
+}
+
+type ask struct {
+	id      string
+	key     askKey
+	process json.RawMessage
+	since   time.Time
+	last    time.Time
+	count   int64
+	held    int           // requests that wait
+	answer  chan struct{} // closed once there is an answer
+}
+
+// refused notes one refusal. It may be called from the record path: it does not block.
+func (a *asks) refused(k askKey, process json.RawMessage, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.note(k, process, now)
+}
+
+func (a *asks) note(k askKey, process json.RawMessage, now time.Time) *ask {
+	if a.list == nil {
+		a.list = map[askKey]*ask{}
+	}
+	e := a.list[k]
+	if e == nil {
+		a.makeRoom()
+		a.next++
+		e = &ask{id: strconv.Itoa(a.next), key: k, since: now, answer: make(chan struct{})}
+		a.list[k] = e
+	}
+	e.count++
+	e.last = now
+	if len(process) > 0 {
+		e.process = process
+	}
+	return e
+}
+
+func (a *asks) makeRoom() {
+	if len(a.list) < maxAsks {
+		return
+	}
+	var oldest *ask
+	for _, e := range a.list {
+		if e.held == 0 && (oldest == nil || e.last.Before(oldest.last)) {
+			oldest = e
+		}
+	}
+	if oldest != nil {
+		delete(a.list, oldest.key)
+	}
+}
+
+// hold waits until the ask is answered, ctx ends or the timeout passes, and tells whether it was answered.
+func (a *asks) hold(ctx context.Context, k askKey, process json.RawMessage, now time.Time, timeout time.Duration) bool {
+	a.mu.Lock()
+	e := a.note(k, process, now)
+	e.held++
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		e.held--
+		a.mu.Unlock()
+	}()
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	select {
+	case <-e.answer:
+		return true
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// find returns the ask called id.
+func (a *asks) find(id string) (askKey, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for k, e := range a.list {
+		if e.id == id {
+			return k, true
+		}
+	}
+	return askKey{}, false
+}
+
+// reconsider forgets, and wakes whoever waits for, the asks that answered says have an answer now.
+func (a *asks) reconsider(answered func(askKey) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for k, e := range a.list {
+		if answered(k) {
+			close(e.answer)
+			delete(a.list, k)
+		}
+	}
+}
+
+// forgetBox drops what only a box that is gone asked.
+func (a *asks) forgetBox(id string, keep bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for k, e := range a.list {
+		if k.box == id && (!keep || e.held > 0) {
+			close(e.answer)
+			delete(a.list, k)
+		}
+	}
+}
+
+func (a *asks) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.list)
+}
+
+func (a *asks) rows() []control.Ask {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := []control.Ask{}
+	for k, e := range a.list {
+		process := e.process
+		if len(process) == 0 {
+			process = json.RawMessage("null")
+		}
+		out = append(out, control.Ask{ID: e.id, Host: k.target.Host.String(), Port: k.target.Port, Rule: ruleFor(k.target), Process: process, Since: e.since.UTC(), Count: e.count, Held: e.held > 0})
+	}
+	slices.SortFunc(out, func(x, y control.Ask) int {
+		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
+	})
+	return out
+}
+
+// ruleFor is the narrowest plain rule that permits a target.
+func ruleFor(t dest.Target) string {
+	if t.Port == 443 || t.Port == 80 {
+		h := t.Host.String()
+		return h
+	}
+	return t.String()
+}
+
+// answered tells whether the policy in force has an answer to an ask, either way.
+func (s *Supervisor) answered(k askKey) bool {
+	d := s.effective.Snapshot().Connect(s.query(k.box, k.target))
+	return d.Verdict.Permits() || d.Rule != ""
+}
+
+// Asks lists what has no answer.
+func (s *Supervisor) Asks(context.Context) ([]control.Ask, error) { return s.asks.rows(), nil }
+
+// Answer grants or denies what an ask wants.
+func (s *Supervisor) Answer(ctx context.Context, id string, a control.Answer) (control.Changed, error) {
+	k, ok := s.asks.find(id)
+	if !ok {
+		return control.Changed{}, &control.Error{Code: control.CodeNotFound, Detail: fmt.Sprintf("no ask %q waits for an answer", id), Hint: "fy asks lists what does"}
+	}
+	q := a.RuleRequest
+	q.Rules = []string{ruleFor(k.target)}
+	origin := "fy ask allow"
+	if !a.Allow {
+		origin = "fy ask deny"
+	}
+	return s.add(ctx, q, !a.Allow, origin)
+}

@@ -1,0 +1,65 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"foldyard/internal/host/control"
+	"foldyard/internal/host/state"
+)
+
+// ResetHome empties the kept home. It must be in no box's hands.
+func (s *Supervisor) ResetHome(context.Context) error {
+	if b := s.longLived(); b != nil {
+		return &control.Error{Code: control.CodeConflict, Detail: "the box that runs uses the home", Hint: "fy down"}
+	}
+	if slices.ContainsFunc(s.running(), func(b *sandbox) bool { return b.keptHome }) {
+		return &control.Error{Code: control.CodeConflict, Detail: "a box that runs uses the home", Hint: "wait for its fy run to end"}
+	}
+	return emptyHome(s.opt.Project.Home())
+}
+
+// emptyHome removes a home that boxes wrote, and makes it anew. No link in it is followed.
+func emptyHome(home string) error {
+	err := os.RemoveAll(home)
+	if errors.Is(err, fs.ErrPermission) { // tools make directories that not even their owner may write
+		openDirs(home)
+		err = os.RemoveAll(home)
+	}
+	if err != nil {
+		return fmt.Errorf("empty home: %w", err)
+	}
+	return state.EnsureDir(home)
+}
+
+// openDirs gives the owner back every directory below home.
+func openDirs(home string) {
+	root, err := os.OpenRoot(home)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	var walk func(dir string)
+	walk = func(dir string) {
+		if err := root.Chmod(dir, 0o700); err != nil {
+			return
+		}
+		f, err := root.Open(dir)
+		if err != nil {
+			return
+		}
+		entries, _ := f.ReadDir(-1) // as far as it can be read
+		f.Close()
+		for _, e := range entries {
+			if e.IsDir() {
+				walk(filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	walk(".")
+}

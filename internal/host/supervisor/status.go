@@ -1,0 +1,106 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"foldyard/internal/host/config"
+	"foldyard/internal/host/control"
+	"foldyard/internal/proof"
+)
+
+// factsTimeout bounds the look at a running box.
+const factsTimeout = 5 * time.Second
+
+// Status describes the project as it is now.
+func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
+	cfg := s.cfg.Load()
+	f := s.grants.File()
+	out := control.Status{
+		Project: s.opt.Project.Name,
+		Backend: firstNonEmpty(cfg.Machine.Backend, config.Namespace),
+		Enforce: s.snapshotEnforces(),
+		Asks:    s.asks.len(),
+		Boxes:   len(s.running()),
+		Limits:  []control.Limit{},
+		Supervisor: control.Supervisor{
+			PID: os.Getpid(), Since: s.since.UTC(), Version: s.opt.Version, Binary: s.opt.Binary, Socket: s.opt.Project.ControlSocket(),
+		},
+	}
+	for _, g := range f.Grants {
+		if !g.Deny && !g.Expired(s.now()) {
+			out.Grants++
+		}
+	}
+	if !out.Enforce {
+		out.LearnUntil = f.LearnUntil
+	}
+	for _, l := range s.engine.Limits() {
+		out.Limits = append(out.Limits, control.Limit{Name: l.Name, Value: l.Value, At: l.Current, Hits: l.Hits})
+	}
+	if err := s.effective.Fault(); err != nil {
+		out.Notes = append(out.Notes, "policy unreadable, everything is refused: "+err.Error())
+	}
+	if st := s.capture.Stats(); st.Err != "" {
+		out.Notes = append(out.Notes, "the log cannot be written: "+st.Err)
+	} else if st.Dropped > 0 {
+		out.Notes = append(out.Notes, fmt.Sprintf("%d log records were dropped", st.Dropped))
+	}
+	b := s.longLived()
+	if b == nil {
+		if all := s.running(); len(all) > 0 {
+			b = all[len(all)-1]
+		}
+	}
+	subject := proof.Subject{Backend: out.Backend, BootID: bootID()}
+	if b != nil {
+		shown := b.shown()
+		out.Box = &shown
+		subject.Box = b.id
+		subject.Digest = s.digest(ctx, b)
+	}
+	s.fillRings(&out, subject)
+	return out, nil
+}
+
+// digest is of the box's construction as the host sees it now, "" when it cannot.
+func (s *Supervisor) digest(ctx context.Context, b *sandbox) string {
+	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	defer cancel()
+	f, err := b.client.Facts(ctx)
+	if err != nil {
+		s.log.Warn("box cannot be looked at", slog.String("box", b.id), slog.String("error", err.Error()))
+		return ""
+	}
+	return f.Digest
+}
+
+func (s *Supervisor) fillRings(out *control.Status, subject proof.Subject) {
+	reports, err := s.evidence().All()
+	if err != nil {
+		s.log.Warn("evidence damaged", slog.String("error", err.Error()))
+	}
+	p := s.proofPolicy()
+	rings := proof.Rings(subject, p, reports)
+	out.Label, out.Boundary, out.Why = proof.Label(rings, p)
+	for _, r := range rings {
+		shown := control.Ring{Name: string(r.Name), Kind: string(r.Kind), State: string(r.State), Boundary: r.Boundary, Why: r.Why}
+		if r.Evidence != nil {
+			shown.Evidence = &control.RingEvidence{At: r.Evidence.At.UTC(), Probes: r.Evidence.Probes, Passed: r.Evidence.Passed}
+		}
+		out.Rings = append(out.Rings, shown)
+	}
+}
+
+func (s *Supervisor) proofPolicy() proof.Policy {
+	p := proof.Policy{Enforces: s.snapshotEnforces()}
+	if f := s.grants.File(); !p.Enforces && f.LearnUntil != nil {
+		p.Why = "learning until " + f.LearnUntil.UTC().Format(time.RFC3339)
+	}
+	return p
+}
+
+func (s *Supervisor) evidence() proof.Store { return proof.Store{Dir: s.opt.Project.EvidenceDir()} }

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"foldyard/internal/host/control"
+)
+
+func (a *app) down() *cobra.Command {
+	return &cobra.Command{
+		Use: "down", Short: "End the project's box and its session", Args: cobra.NoArgs,
+		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
+			c, p, err := a.running(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if c == nil && len(a.leftBoxes(p)) == 0 {
+				fmt.Fprintln(a.Stdout, "nothing runs")
+				return nil
+			}
+			if c == nil { // boxes whose supervisor died: it takes them back, and then ends them
+				if c, _, err = a.launch(p).Connect(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			defer c.Close()
+			stopped, err := c.StopBox(cmd.Context(), "")
+			if err != nil {
+				return err
+			}
+			if !stopped.Gone {
+				fmt.Fprintf(a.Stdout, "box %s ended\n", stopped.ID)
+				a.summary(control.Stopped{Changed: stopped.Changed})
+			}
+			left, err := c.Boxes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if len(left) > 0 {
+				a.say("%s of fy run still there; the supervisor stays for them", plural(len(left), "box"))
+				return nil
+			}
+			return c.StopAndWait(cmd.Context(), false)
+		}),
+	}
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"foldyard/internal/host/control"
+	"foldyard/internal/host/supervisor"
+)
+
+func (a *app) proxy() *cobra.Command {
+	var listen string
+	var auth bool
+	c := &cobra.Command{
+		Use: "proxy", Short: "Only the proxy, in the foreground", Args: cobra.NoArgs,
+		Long: `Only the proxy, in the foreground, for CI and sidecars. It is cooperative: it sees and judges what clients choose to
+send through it, and holds nobody who does not.`,
+		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
+			if auth {
+				return &exit{exitUsage, errors.New("fy proxy --auth is not built yet")}
+			}
+			at, err := netip.ParseAddrPort(listen)
+			if err != nil {
+				return usagef("--listen %q: want ADDRESS:PORT", listen)
+			}
+			if !at.Addr().IsLoopback() {
+				return usagef("--listen %s: beyond loopback it would be everybody's proxy", listen)
+			}
+			p, err := a.project()
+			if err != nil {
+				return err
+			}
+			if err := p.host.Prepare(p.checkout, a.Now()); err != nil {
+				return err
+			}
+			err = supervisor.Run(cmd.Context(), supervisor.Options{
+				Host: p.host, Project: p.checkout.Project, Dir: p.checkout.Dir, Version: a.Version, Program: a.Program, Binary: control.Binary(),
+				Getenv: a.Getenv, Now: a.Now, Log: slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+				Listen: listen,
+				Listening: func(url, ca string) {
+					fmt.Fprintln(a.Stdout, url)
+					a.say("cooperative: it holds nobody who does not use it")
+					a.say("clients must trust %s; fy allow HOST grants", ca)
+				},
+			})
+			if errors.Is(err, control.ErrTaken) {
+				return hint(errors.New("this project's supervisor runs"), "fy supervisor stop")
+			}
+			return err
+		}),
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:3128", "`ADDR` to listen on")
+	c.Flags().BoolVar(&auth, "auth", false, "want a token, printed in the URL")
+	return c
+}

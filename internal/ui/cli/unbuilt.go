@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// unbuilt are the verbs of the contract that this version does not have. They say so, and exit 2.
+func unbuilt() []*cobra.Command {
+	var out []*cobra.Command
+	for _, v := range []struct{ name, short string }{
+		{"tui", "Live view with grants"},
+		{"web", "Live view in a browser"},
+		{"secret", "The operator's secrets"},
+		{"machine", "The project's virtual machine"},
+	} {
+		out = append(out, &cobra.Command{
+			Use: v.name, Short: v.short + " (not built yet)", Hidden: true,
+			DisableFlagParsing: true,
+			RunE: func(*cobra.Command, []string) error {
+				return &exit{exitUsage, fmt.Errorf("fy %s is not built yet", v.name)}
+			},
+		})
+	}
+	return out
+}

@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"foldyard/internal/host/control"
+	"foldyard/internal/proof"
+)
+
+func (a *app) verify() *cobra.Command {
+	var q control.VerifyRequest
+	var junit, sarif string
+	c := &cobra.Command{
+		Use: "verify", Short: "Try to get out of the box, from inside, and show what holds", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, p, err := a.running(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if c == nil && len(a.leftBoxes(p)) > 0 {
+				if c, _, err = a.launch(p).Connect(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			if c == nil {
+				return &exit{exitNothing, hint(fmt.Errorf("no box runs"), "fy up")}
+			}
+			defer c.Close()
+			raw, err := c.Verify(cmd.Context(), q)
+			if control.HasCode(err, control.CodeNoBox) {
+				return &exit{exitNothing, err}
+			}
+			if err != nil {
+				return err
+			}
+			var rep proof.Report
+			if err := json.Unmarshal(raw, &rep); err != nil {
+				return fmt.Errorf("read the report: %w", err)
+			}
+			for file, write := range map[string]func(io.Writer, proof.Report) error{junit: writeJUnit, sarif: writeSARIF} {
+				if file == "" {
+					continue
+				}
+				if err := a.writeNew(file, func(w io.Writer) error { return write(w, rep) }); err != nil {
+					return err
+				}
+			}
+			if a.json {
+				err = a.printJSON(rep)
+			} else {
+				a.printReport(rep)
+			}
+			if err == nil && rep.Verdict != proof.VerdictPass {
+				err = &exit{code: exitFailed}
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&q.AsRoot, "as-root", false, "in a twin of the box, with root's powers there")
+	c.Flags().StringVar(&q.Box, "box", "", "the box `ID` instead of the long-lived one")
+	c.Flags().StringVar(&junit, "junit", "", "also write JUnit XML to `FILE`")
+	c.Flags().StringVar(&sarif, "sarif", "", "also write SARIF to `FILE`")
+	return a.jsonFlag(c)
+}
+
+func (a *app) printReport(rep proof.Report) {
+	var rows [][]string
+	for _, r := range rep.Rows {
+		detail := ""
+		if r.Result != proof.Pass {
+			detail = r.Detail
+		}
+		rows = append(rows, []string{string(r.Result), r.ID, escape(r.Title), escape(detail)})
+	}
+	table(a.Stdout, "", rows, func(_, col int, cell string) string {
+		switch {
+		case col == 0:
+			return a.paintResult(proof.Result(cell))
+		case col == 1 || col == 3:
+			return a.style.dim(cell)
+		}
+		return cell
+	})
+	probes, passed := rep.Counts()
+	fmt.Fprintln(a.Stdout)
+	switch rep.Verdict {
+	case proof.VerdictPass:
+		fmt.Fprintf(a.Stdout, "%s  %d of %d probes of the %s wall were held, run as %s\n", a.style.green("pass"), passed, probes, rep.Ring, rep.As)
+	case proof.VerdictFail:
+		fmt.Fprintf(a.Stdout, "%s  a probe got out of the box: it is not locked\n", a.style.red("FAIL"))
+	default:
+		fmt.Fprintf(a.Stdout, "%s  not everything could be shown: the box does not count as locked\n", a.style.yellow("unproven"))
+	}
+	if len(rep.Residuals) > 0 {
+		fmt.Fprintln(a.Stdout, a.style.dim("what no probe can rule out:"))
+		for _, r := range rep.Residuals {
+			fmt.Fprintln(a.Stdout, a.style.dim("  · "+escape(r)))
+		}
+	}
+}
+
+func (a *app) paintResult(r proof.Result) string {
+	switch r {
+	case proof.Pass:
+		return a.style.green(string(r))
+	case proof.Fail:
+		return a.style.red(string(r))
+	case proof.NA:
+		return a.style.dim(string(r))
+	}
+	return a.style.yellow(string(r))
+}
+
+// writeNew writes a file that the operator named, beside it first, so that a link planted there is replaced, not followed.
+func (a *app) writeNew(path string, write func(io.Writer) error) (err error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(a.dir(), path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".fy-*.tmp") // O_EXCL
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name()) // the first error is the one that counts
+		}
+	}()
+	if err = write(f); err == nil {
+		err = f.Chmod(0o644)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+type junitCase struct {
+	Class   string   `xml:"classname,attr"`
+	Name    string   `xml:"name,attr"`
+	Failure *junitIs `xml:"failure,omitempty"`
+	Error   *junitIs `xml:"error,omitempty"`
+	Skipped *junitIs `xml:"skipped,omitempty"`
+}
+
+type junitIs struct {
+	Message string `xml:"message,attr"`
+}
+
+func writeJUnit(w io.Writer, rep proof.Report) error {
+	var suite struct {
+		XMLName  xml.Name    `xml:"testsuite"`
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Errors   int         `xml:"errors,attr"`
+		Skipped  int         `xml:"skipped,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	suite.Name = "fy verify"
+	for _, r := range rep.Rows {
+		c := junitCase{Class: "foldyard." + string(r.Ring), Name: r.ID + ": " + r.Title}
+		is := &junitIs{r.Detail}
+		switch r.Result {
+		case proof.Fail:
+			c.Failure = is
+			suite.Failures++
+		case proof.Unproven:
+			c.Error = is
+			suite.Errors++
+		case proof.NA, proof.Warn:
+			c.Skipped = is
+			suite.Skipped++
+		case proof.Pass:
+		}
+		suite.Tests++
+		suite.Cases = append(suite.Cases, c)
+	}
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	e := xml.NewEncoder(w)
+	e.Indent("", "  ")
+	if err := e.Encode(suite); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+func writeSARIF(w io.Writer, rep proof.Report) error {
+	type m map[string]any
+	results := []m{}
+	rules := []m{}
+	for _, r := range rep.Rows {
+		rules = append(rules, m{"id": r.ID, "shortDescription": m{"text": r.Title}})
+		level := ""
+		switch r.Result {
+		case proof.Fail:
+			level = "error"
+		case proof.Unproven, proof.Warn:
+			level = "warning"
+		case proof.Pass, proof.NA:
+			continue
+		}
+		results = append(results, m{"ruleId": r.ID, "level": level, "message": m{"text": strings.TrimSpace(r.Title + ": " + r.Detail)}})
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(m{
+		"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+		"runs": []m{{"tool": m{"driver": m{"name": "foldyard", "version": rep.Version, "rules": rules}}, "results": results}},
+	})
+}
