@@ -27,7 +27,8 @@ func Main() int {
 	a := &agent{conn: conn, commands: map[int]*command{}, byPid: map[int]*command{}}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
-	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN, unix.SIGTSTP, unix.SIGUSR1, unix.SIGUSR2)
+	// Caught and dropped: what is ignored would be ignored by every command too.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN, unix.SIGTSTP, unix.SIGUSR1, unix.SIGUSR2)
 	if err := conn.Send(&wire.Message{Op: "hello"}); err != nil {
 		return 125
 	}
