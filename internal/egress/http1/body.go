@@ -324,14 +324,10 @@ func parseChunkLine(line []byte) (int64, error) {
 	if i == 0 {
 		return 0, bad("a chunk size is not a number")
 	}
-	ext := line[i:]
-	for len(ext) > 0 && (ext[0] == ' ' || ext[0] == '\t') {
-		ext = ext[1:]
-	}
-	if len(ext) == 0 && i < len(line) || len(ext) > 0 && ext[0] != ';' {
+	if i < len(line) && line[i] != ';' { // whitespace, too, that RFC 9112 would bear before the semicolon
 		return 0, bad("a chunk size is not a number")
 	}
-	for _, c := range ext {
+	for _, c := range line[i:] {
 		if class[c]&inValue == 0 {
 			return 0, bad("a control byte in a chunk extension")
 		}

@@ -34,8 +34,46 @@ func classes() (t [256]uint8) {
 }
 
 func isToken(s string) bool  { return s != "" && all(s, inToken) }
-func isValue(s string) bool  { return all(s, inValue) }
 func isScheme(s string) bool { return s != "" && all(s, inScheme) }
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// isValue is all(s, inValue), eight bytes at a time: values are most of a head.
+func isValue(s string) bool {
+	for len(s) >= 8 {
+		x := word(s)
+		del := x ^ 0x7f*ones
+		if ((x-0x20*ones)&^x|(del-ones)&^del)&highs != 0 && !all(s[:8], inValue) { // below 0x20 or DEL; HTAB is both there and fine
+			return false
+		}
+		s = s[8:]
+	}
+	return all(s, inValue)
+}
+
+// isTarget is all(s, inTarget) for what is not empty, eight bytes at a time.
+func isTarget(s string) bool {
+	if s == "" {
+		return false
+	}
+	for len(s) >= 8 {
+		x := word(s)
+		del, hash := x^0x7f*ones, x^'#'*ones
+		if ((x-0x21*ones)&^x|(del-ones)&^del|(hash-ones)&^hash)&highs != 0 && !all(s[:8], inTarget) {
+			return false
+		}
+		s = s[8:]
+	}
+	return all(s, inTarget)
+}
+
+func word(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
 
 func all(s string, bit uint8) bool {
 	for i := 0; i < len(s); i++ {

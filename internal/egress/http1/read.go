@@ -57,8 +57,10 @@ func ReadRequest(br *bufio.Reader, lim Limits) (*Request, error) {
 	return r, nil
 }
 
-// Read is ReadRequest into r, of which it keeps the array of Header only. After an error r is not to be used.
+// Read is ReadRequest into r, of which it keeps the array of Header only. After an error r has what was read up to there, good
+// enough to choose the shape of a refusal and for nothing else.
 func (r *Request) Read(br *bufio.Reader, lim Limits) error {
+	*r = Request{Header: r.Header[:0]}
 	head, err := readHead(br, lim.headBytes(), true)
 	if err != nil {
 		return err
@@ -67,7 +69,6 @@ func (r *Request) Read(br *bufio.Reader, lim Limits) error {
 	if err != nil {
 		return err
 	}
-	*r = Request{Header: r.Header[:0]}
 	if err := r.parseLine(line); err != nil {
 		return err
 	}
@@ -99,10 +100,8 @@ func (r *Request) parseLine(line string) error {
 	default:
 		return bad("the request line is malformed")
 	}
-	for i := 0; i < len(r.Target); i++ {
-		if class[r.Target[i]]&inTarget == 0 {
-			return bad("a byte in the target is not allowed in one")
-		}
+	if !isTarget(r.Target) {
+		return bad("a byte in the target is not allowed in one")
 	}
 	switch t := r.Target; {
 	case r.Method == "CONNECT":
@@ -167,6 +166,7 @@ func ReadResponse(br *bufio.Reader, method string, lim Limits) (*Response, error
 
 // Read is ReadResponse into r, of which it keeps the array of Header only. After an error r is not to be used.
 func (r *Response) Read(br *bufio.Reader, method string, lim Limits) error {
+	*r = Response{Header: r.Header[:0]}
 	head, err := readHead(br, lim.headBytes(), false)
 	if err != nil {
 		return asResponse(err)
@@ -175,7 +175,6 @@ func (r *Response) Read(br *bufio.Reader, method string, lim Limits) error {
 	if err != nil {
 		return asResponse(err)
 	}
-	*r = Response{Header: r.Header[:0]}
 	if err := r.parseLine(line); err != nil {
 		return asResponse(err)
 	}
@@ -316,28 +315,28 @@ func parseFields(s string, h Header, most int, f *framing) (Header, error) {
 	for n := 0; ; n++ {
 		line, rest, err := nextLine(s)
 		if err != nil {
-			return nil, err
+			return h, err
 		}
 		s = rest
 		if line == "" {
 			return h, nil
 		}
 		if n == most {
-			return nil, tooLarge("too many fields")
+			return h, tooLarge("too many fields")
 		}
 		i := strings.IndexByte(line, ':')
 		if line[0] == ' ' || line[0] == '\t' {
-			return nil, bad("a folded field line")
+			return h, bad("a folded field line")
 		}
 		if i <= 0 || !isToken(line[:i]) {
 			if i > 0 && (line[i-1] == ' ' || line[i-1] == '\t') {
-				return nil, bad("whitespace before the colon of a field")
+				return h, bad("whitespace before the colon of a field")
 			}
-			return nil, bad("a field line has no name")
+			return h, bad("a field line has no name")
 		}
 		name, value := line[:i], trim(line[i+1:])
 		if !isValue(value) {
-			return nil, bad("a control byte in a field")
+			return h, bad("a control byte in a field")
 		}
 		if f != nil {
 			f.see(name, value)

@@ -10,7 +10,7 @@ import (
 // Host and Length, in their place among the fields if they are there; Connection is written by us alone: it names Upgrade and TE
 // if those fields are there, and close if Close is set. It fails without writing if a field or the request line would not be one.
 func (r *Request) WriteHead(w *bufio.Writer) error {
-	if !isToken(r.Method) || r.Target == "" || !all(r.Target, inTarget) {
+	if !isToken(r.Method) || !isTarget(r.Target) {
 		return bad("the request line to write is malformed")
 	}
 	if !isValue(r.Host) {
