@@ -136,6 +136,9 @@ func (c *client) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// CloseWrite ends our half.
+func (c *client) CloseWrite() error { return closeWrite(c.Conn) }
+
 // Close implements net.Conn and gives back what the connection held.
 func (c *client) Close() error {
 	err := net.ErrClosed

@@ -57,18 +57,54 @@ func (b *BoxWay) named(t dest.Target) (dest.Target, error) {
 func (e *Engine) carry(c *client, n *note) {
 	n.to(c.target)
 	if c.controlled() {
-		if err := c.proceed(); err == nil {
-			e.speak(c, n, e.sniff(c, headOnly, nil, false))
+		n.silent = true
+		if c.proceed() == nil {
+			e.speak(c, n, e.sniff(c, headOnly, e.lim.Sniff))
 		}
 		return
 	}
-	d, snap := e.connects(c, n)
-	if d.Verdict == policy.Refuse && c.via != capture.ViaRedirect {
+	d := e.connects(c, n)
+	switch {
+	case d.Verdict.Permits():
+		e.permitted(c, n, d)
+	case c.via != capture.ViaRedirect:
 		c.refuse(n, denied(d, c.target))
+	default:
+		e.explain(c, n, d)
+	}
+}
+
+// explain ends a refused connection that came without a word: TLS and HTTP are
+// served, for each request is refused in HTTP's own terms; others are reset.
+func (e *Engine) explain(c *client, n *note, d policy.Decision) {
+	wait, how := refusedTime, looking{}
+	if c.target.Port == 443 || c.target.Port == 80 {
+		wait, how.strict = e.lim.Sniff, true
+	}
+	if first := c.look(time.Now().Add(wait), how); first.web() {
+		e.speak(c, n, first)
 		return
 	}
-	q := e.query(c)
-	raw := d.Verdict.Permits() && snap.RawFallback(q)
+	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, n, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
+		if d = e.cfg.Policy().Connect(e.query(c)); d.Verdict.Permits() {
+			n.decided(d)
+			e.permitted(c, n, d)
+			return
+		}
+	}
+	n.refusedBy(d)
+	reset(c.Conn)
+}
+
+// refusedTime is how long a refused connection may take to say that it speaks
+// TLS or HTTP, where it need not: most of those have by then.
+const refusedTime = 100 * time.Millisecond
+
+// permitted carries a connection that policy let through. Bytes that are
+// neither TLS nor HTTP pass only where a grant names the port: there upstream
+// is dialled first, for it may be the one to speak first.
+func (e *Engine) permitted(c *client, n *note, d policy.Decision) {
+	raw := e.cfg.Policy().RawFallback(e.query(c))
 	whole := hellos(d.Mode == policy.Tunnel)
 	var up net.Conn
 	defer func() {
@@ -76,7 +112,7 @@ func (e *Engine) carry(c *client, n *note) {
 			_ = up.Close() // nothing was sent on it
 		}
 	}()
-	first := sniffed{kind: spokeNothing}
+	var first sniffed
 	if raw && c.via == capture.ViaRedirect {
 		first = e.glance(c, whole) // most clients that speak first have done so already: no need to dial
 	}
@@ -91,21 +127,20 @@ func (e *Engine) carry(c *client, n *note) {
 		n.aborted(err)
 		return
 	}
-	if first.kind == spokeNothing {
-		first = e.sniff(c, whole, up, raw)
+	switch {
+	case first.kind != spokeNothing:
+	case raw:
+		first = e.either(c, whole, up)
+	default:
+		first = e.sniff(c, whole, e.lim.Sniff)
 	}
 	switch {
-	case d.Verdict.Permits() && first.kind == spokeTLS && d.Mode == policy.Tunnel:
+	case first.kind == spokeTLS && d.Mode == policy.Tunnel:
 		e.tunnel(c, n, d, up, passed, first)
 		up = nil
 	case first.web():
-		if d.Verdict.Permits() {
-			c.grant()
-		}
+		c.grant()
 		e.speak(c, n, first)
-	case d.Verdict == policy.Refuse:
-		n.refusedBy(d)
-		reset(c.Conn)
 	case raw && first.kind != spokeEnd:
 		e.tunnel(c, n, d, up, rawTCP, first)
 		up = nil
@@ -129,19 +164,17 @@ func (e *Engine) mute(c *client, n *note, first sniffed) {
 
 // connects judges host and port. On the way in by proxy it also holds for the
 // operator; a redirected connection is held when its request is known.
-func (e *Engine) connects(c *client, n *note) (policy.Decision, *policy.Snapshot) {
-	snap := e.cfg.Policy()
-	d := snap.Connect(e.query(c))
-	if d.Verdict == policy.Refuse && d.Reason == policy.ReasonNotGranted && c.via != capture.ViaRedirect {
+func (e *Engine) connects(c *client, n *note) policy.Decision {
+	d := e.cfg.Policy().Connect(e.query(c))
+	if d.Verdict == policy.Refuse && d.Reason == policy.ReasonNotGranted && c.via != capture.ViaRedirect && e.cfg.Hold != nil {
 		if e.hold(c.ctx, n, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
-			snap = e.cfg.Policy()
-			d = snap.Connect(e.query(c))
-		} else if e.cfg.Hold != nil {
+			d = e.cfg.Policy().Connect(e.query(c))
+		} else {
 			d.Reason = policy.ReasonHeldTimeout
 		}
 	}
 	n.decided(d)
-	return d, snap
+	return d
 }
 
 func (e *Engine) query(c *client) policy.Query {
@@ -178,7 +211,7 @@ func (c *client) refuse(n *note, d *denial) {
 	n.denied(d)
 	switch c.via {
 	case capture.ViaConnect:
-		d.connect = true
+		d.connect, n.Status = true, d.status
 		_ = d.write(c, c.accepts) // it may be gone: the record says what matters
 		c.linger()
 	case capture.ViaSOCKS:

@@ -50,14 +50,15 @@ func (e *Engine) glance(c *client, h hellos) sniffed {
 	return sniffed{}
 }
 
-// sniff waits for the first bytes: of the client alone where only TLS and HTTP
-// may pass, of either side when up is there for a raw tunnel.
-func (e *Engine) sniff(c *client, h hellos, up net.Conn, raw bool) sniffed {
-	how := looking{hellos: h, strict: !raw}
-	if !raw || up == nil {
-		return c.look(time.Now().Add(e.lim.Sniff), how)
-	}
+// sniff waits for the client's first bytes, where only TLS and HTTP may pass.
+func (e *Engine) sniff(c *client, h hellos, wait time.Duration) sniffed {
+	return c.look(time.Now().Add(wait), looking{hellos: h, strict: true})
+}
+
+// either waits for the first bytes of either side of a raw tunnel.
+func (e *Engine) either(c *client, h hellos, up net.Conn) sniffed {
 	until := time.Now().Add(e.lim.FirstBytes)
+	how := looking{hellos: h}
 	tcp, ok := up.(*net.TCPConn)
 	if !ok {
 		return c.look(until, how)
