@@ -171,7 +171,9 @@ func (t *tree) mount(source int, p string, attr uint64) error {
 }
 
 // memory mounts a new tmpfs at p. Its bound is half of the computer's memory, the kernel's default (tmpfs(5)).
-func (t *tree) memory(p, options string, attr uint64) error { return t.filesystem("tmpfs", p, options, attr) }
+func (t *tree) memory(p, options string, attr uint64) error {
+	return t.filesystem("tmpfs", p, options, attr)
+}
 
 // filesystem mounts a new filesystem at p; options are comma-separated key=value or key.
 func (t *tree) filesystem(kind, p, options string, attr uint64) error {

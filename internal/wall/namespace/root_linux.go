@@ -97,7 +97,9 @@ func (s *sources) system(p string) error {
 	return s.add(p, p, readOnly, nil)
 }
 
-func under(p, dir string) bool { return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") }
+func under(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
 
 func openSources(spec *Spec, handed map[string]*os.File) (_ *sources, err error) {
 	s := &sources{trees: map[string]int{}, links: map[string]string{}, attrs: map[string]uint64{}}

@@ -103,9 +103,10 @@ func (l *list) ownDescriptors(files []uintptr, program, report uintptr) {
 	l.add("close descriptors", unix.SYS_CLOSE_RANGE, b+1, ^uintptr(0)>>32, 0)
 }
 
-// Capabilities that uid 0 of a box keeps in its own user namespace: what makes it root there, and none that opens the kernel.
+// Capabilities that uid 0 of a box keeps in its own user namespace: what makes it root there, and none that opens the kernel or, like
+// CAP_SYS_PTRACE, pid 1, which is of that namespace too.
 var rootCapabilities = []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL, unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETPCAP,
-	unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_CHROOT, unix.CAP_SYS_PTRACE, unix.CAP_SYS_NICE}
+	unix.CAP_NET_BIND_SERVICE, unix.CAP_SYS_CHROOT}
 
 type capHeader struct {
 	version uint32

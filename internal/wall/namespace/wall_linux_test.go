@@ -15,6 +15,13 @@ import (
 	"foldyard/internal/box/wire"
 )
 
+// Verbs that the tests run inside a box.
+const (
+	tryVerb    = "__try"
+	dialVerb   = "__dial"
+	listenVerb = "__listen"
+)
+
 // The test's own binary is what keeper, agent and probe are executed from.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
@@ -25,6 +32,12 @@ func TestMain(m *testing.M) {
 			os.Exit(agent.Main())
 		case ProbeVerb:
 			os.Exit(testProbe())
+		case tryVerb:
+			os.Exit(try(os.Args[2:]))
+		case dialVerb:
+			os.Exit(dialAll(os.Args[2:]))
+		case listenVerb:
+			os.Exit(listenAt(os.Args[2]))
 		}
 	}
 	os.Exit(m.Run())
