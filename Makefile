@@ -8,7 +8,7 @@ TOOLS   := .cache/tools
 
 export CGO_ENABLED ?= 0
 
-.PHONY: all build run test unit vet cross e2e accept race fuzz bench lint fmt tools clean
+.PHONY: all build run test unit vet cross e2e race fuzz bench lint fmt tools clean
 
 all: build
 
@@ -17,7 +17,8 @@ build:
 
 # The main job on real input, as a tour of a minute.
 run: build
-	@sh test/tour/tour.sh bin/fy
+	@$(GO) build -trimpath -o bin/tour ./test/tour
+	@bin/tour bin/fy
 
 # Everything that this computer can show. What it cannot is skipped with a
 # reason, which `go test -v` prints.
