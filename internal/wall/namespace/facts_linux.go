@@ -97,7 +97,12 @@ func (k *keeper) digest() (string, error) {
 	for _, i := range filter(k.spec.Nested) {
 		fmt.Fprintf(h, "%x %x %x %x\n", i.Code, i.Jt, i.Jf, i.K)
 	}
-	p := os.NewFile(keeperProgram, "program")
+	fd, err := unix.FcntlInt(k.program, unix.F_DUPFD_CLOEXEC, 3) // one of its own: a collected os.File would close the keeper's
+	if err != nil {
+		return "", fmt.Errorf("digest the program: %w", err)
+	}
+	p := os.NewFile(uintptr(fd), "program")
+	defer p.Close()
 	if _, err := io.Copy(h, io.NewSectionReader(p, 0, 1<<40)); err != nil {
 		return "", fmt.Errorf("digest the program: %w", err)
 	}

@@ -89,7 +89,23 @@ func Keep() int {
 	unix.Kill(k.agentPid, unix.SIGKILL) // and with it everything in its pid namespace
 	var ws unix.WaitStatus
 	unix.Wait4(k.agentPid, &ws, 0, nil)
+	k.lastRefusals()
 	return 0
+}
+
+// lastRefusals tells what was refused since the last tick, when nothing in the box can add to it any more.
+func (k *keeper) lastRefusals() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.adopted == nil || k.rules == nil {
+		return
+	}
+	if rs, err := k.rules.takeRefused(); err == nil && len(rs) > 0 {
+		if b, err := json.Marshal(rs); err == nil {
+			k.adopted.Unix().SetWriteDeadline(time.Now().Add(time.Second))
+			k.adopted.Send(&wire.Message{Op: "refused", Data: b})
+		}
+	}
 }
 
 // construct builds the box in the namespaces of the calling process: network, root, and the first process in it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/nftables"
@@ -32,6 +33,7 @@ const firstRegister = 8
 
 // rules holds a connection to the kernel's nf_tables of one network namespace.
 type rules struct {
+	mu               sync.Mutex // one conversation at a time: what is queued on conn is sent by the next Flush, whoever's it is
 	conn             *nftables.Conn
 	granted, refused [2]*nftables.Set // [0] IPv4, [1] IPv6
 }
@@ -194,6 +196,8 @@ func loadRules() (*rules, error) {
 
 // setGranted replaces the addresses that are redirected to us, in one transaction.
 func (r *rules) setGranted(prefixes []netip.Prefix) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var elements [2][]nftables.SetElement
 	for _, p := range merge(prefixes) {
 		i := 0
@@ -254,6 +258,8 @@ func last(p netip.Prefix) netip.Addr {
 
 // takeRefused returns what was refused since the last call, and forgets it.
 func (r *rules) takeRefused() ([]Refusal, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var out []Refusal
 	for i, s := range r.refused {
 		els, err := r.conn.GetSetElements(s)
