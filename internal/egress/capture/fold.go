@@ -78,9 +78,19 @@ func (f *folder) within(r *Record, now time.Time) bool {
 
 func times(r *Record) int { return max(1, r.DeniedTimes) }
 
-// expire gives emit the lines that are due: one for each burst and for each box that went beyond its rate. With all, those that
-// are not due too.
+// expire gives emit the lines that are due: one for each burst, if the box's rate bears it, and one for each box that went beyond
+// its rate. With all, those that are not due too.
 func (f *folder) expire(now time.Time, all bool, emit func(*Record)) {
+	if !all {
+		f.expireBoxes(now, false, emit)
+	}
+	f.expireFolds(now, all, emit)
+	if all { // last, for it counts what the bursts had too much
+		f.expireBoxes(now, true, emit)
+	}
+}
+
+func (f *folder) expireBoxes(now time.Time, all bool, emit func(*Record)) {
 	for name, box := range f.boxes {
 		if !all && now.Sub(box.since) < rateWindow {
 			continue
@@ -94,6 +104,9 @@ func (f *folder) expire(now time.Time, all bool, emit func(*Record)) {
 		}
 		*box = boxRate{since: now}
 	}
+}
+
+func (f *folder) expireFolds(now time.Time, all bool, emit func(*Record)) {
 	for key, open := range f.folds {
 		if !all && now.Before(open.until) {
 			continue
@@ -103,7 +116,9 @@ func (f *folder) expire(now time.Time, all bool, emit func(*Record)) {
 			continue
 		}
 		open.last.DeniedTimes = open.times
-		emit(&open.last)
+		if f.within(&open.last, now) {
+			emit(&open.last)
+		}
 		*open = fold{until: now.Add(foldWindow)}
 	}
 }

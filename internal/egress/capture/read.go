@@ -125,9 +125,9 @@ func readRotated(ctx context.Context, dir string, f *Filter, current *tail, fn f
 		if !f.Since.IsZero() && s.end.Before(f.Since) {
 			continue
 		}
-		t, err := openSegment(s.path)
+		t, err := openRotated(s.path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // rotated away meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -156,6 +156,15 @@ func openCurrent(dir, name string) (*tail, error) {
 	t, err := openSegment(filepath.Join(dir, name+plainSuffix))
 	if errors.Is(err, fs.ErrNotExist) {
 		return &tail{}, nil
+	}
+	return t, err
+}
+
+// openRotated opens a segment that may just have been compressed.
+func openRotated(path string) (*tail, error) {
+	t, err := openSegment(path)
+	if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(path, plainSuffix) {
+		return openSegment(path + ".gz")
 	}
 	return t, err
 }
@@ -220,7 +229,7 @@ func (t *tail) successor(dir, name string) (*tail, error) {
 		if err != nil || herr != nil || !os.SameFile(info, have) || i+1 == len(old) {
 			continue
 		}
-		next, err := openSegment(old[i+1].path) // several rotations since the last look
+		next, err := openRotated(old[i+1].path) // several rotations since the last look
 		if err != nil {
 			return nil, errors.Join(err, now.close())
 		}

@@ -360,6 +360,7 @@ func TestWriteHeadInjection(t *testing.T) {
 		"CRLF in target":   &Request{Method: "GET", Target: "/\r\nb: c", Host: "a"},
 		"space in target":  &Request{Method: "GET", Target: "/ x", Host: "a"},
 		"space in method":  &Request{Method: "GET /x", Target: "/", Host: "a"},
+		"a body no end":    &Request{Method: "POST", Target: "/", Host: "a", Length: UntilClose},
 		"CRLF in reason":   &Response{Status: 200, Text: "OK\r\nX: y"},
 		"status 42":        &Response{Status: 42},
 		"CRLF in response": &Response{Status: 200, Header: Header{{"X", "a\r\n\r\nb"}}},

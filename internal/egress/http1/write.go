@@ -13,6 +13,9 @@ func (r *Request) WriteHead(w *bufio.Writer) error {
 	if !isToken(r.Method) || !isTarget(r.Target) {
 		return bad("the request line to write is malformed")
 	}
+	if r.Length < Chunked {
+		return bad("a request to write whose body has no end")
+	}
 	if !isValue(r.Host) {
 		return bad("the Host to write is malformed")
 	}

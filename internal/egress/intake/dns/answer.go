@@ -21,7 +21,7 @@ const (
 	badVersion = dnsmessage.RCode(16)
 )
 
-// Server answers the questions of one box.
+// Server answers the questions of one box. Its functions are called from several goroutines at once.
 type Server struct {
 	Table   *Table
 	Granted func(dest.Host) bool  // whether a grant names the host; nil: none does

@@ -1,16 +1,11 @@
 package dns
 
 import (
-	"context"
-	"encoding/binary"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -34,6 +29,7 @@ func host(t testing.TB, s string) dest.Host {
 // world is a server with all it was told.
 type world struct {
 	*Server
+	mu       sync.Mutex // guards what follows
 	records  []capture.Record
 	assigned int
 }
@@ -41,11 +37,19 @@ type world struct {
 func newWorld(limit int, granted ...string) *world {
 	w := &world{}
 	w.Server = &Server{
-		Table:    NewTable(limit),
-		Granted:  func(h dest.Host) bool { return strings.Contains(" "+strings.Join(granted, " ")+" ", " "+h.Name()+" ") },
-		Record:   func(r *capture.Record) { w.records = append(w.records, *r) },
-		Box:      "b1",
-		OnAssign: func() { w.assigned++ },
+		Table:   NewTable(limit),
+		Granted: func(h dest.Host) bool { return strings.Contains(" "+strings.Join(granted, " ")+" ", " "+h.Name()+" ") },
+		Record: func(r *capture.Record) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.records = append(w.records, *r)
+		},
+		Box: "b1",
+		OnAssign: func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.assigned++
+		},
 	}
 	return w
 }
@@ -237,252 +241,6 @@ func TestRecords(t *testing.T) {
 	want := map[string]int{"a.test  ": 1, "full.test deny limit": 3, " deny bad_target": 4}
 	if d := cmp.Diff(want, seen); d != "" {
 		t.Error(d)
-	}
-}
-
-func TestTable(t *testing.T) {
-	tb := NewTable(3)
-	for i, n := range []string{"a.test", "b.test", "c.test"} {
-		v4, v6, ok := tb.Assign(host(t, n), false)
-		if !ok {
-			t.Fatal(n)
-		}
-		for _, a := range []netip.Addr{v4, v6, netip.AddrFrom16(v4.As16())} {
-			if h, ok := tb.Lookup(a); !ok || h.Name() != n {
-				t.Errorf("%v: %v %v", a, h, ok)
-			}
-			if c := dest.Classify(a, nil); c != dest.ClassSynthetic {
-				t.Errorf("%v is %v", a, c)
-			}
-		}
-		if want := netip.AddrFrom4([4]byte{198, 18, 0, byte(2 + i)}); v4 != want {
-			t.Errorf("%v, want %v", v4, want)
-		}
-	}
-	if _, _, ok := tb.Assign(host(t, "d.test"), false); ok {
-		t.Error("a fourth name of three")
-	}
-	if _, _, ok := tb.Assign(host(t, "a.test"), false); !ok {
-		t.Error("a known name of a full table")
-	}
-	if _, _, ok := tb.Assign(host(t, "d.test"), true); !ok {
-		t.Error("a granted name of a full table")
-	}
-	if _, _, ok := tb.Assign(host(t, "192.0.2.1"), true); ok {
-		t.Error("an address is no name")
-	}
-	for _, s := range []string{"198.18.0.0", "198.18.0.6", "198.19.255.255", "198.17.255.255", "192.0.2.1", "fd5b:7d1e:9c04::", "fd5b:7d1e:9c04::6", "fd5b:7d1e:9c04::1:0:0:2", "fd5b:7d1e:9c04:1::2", "::1", "fd5b:7d1e:9c04:0:8000::2", "fd5b:7d1e:9c04:0:ffff:ffff:ffff:ffff"} {
-		if h, ok := tb.Lookup(netip.MustParseAddr(s)); ok {
-			t.Errorf("%s was never given, but is %v", s, h)
-		}
-	}
-	if _, ok := tb.Lookup(netip.Addr{}); ok {
-		t.Error("the zero address has a name")
-	}
-	for _, a := range []netip.Addr{dest.OwnV4(), dest.OwnV6()} {
-		if h, ok := tb.Lookup(a); !ok || h.Name() != dest.ControlName {
-			t.Errorf("%v: %v", a, h)
-		}
-	}
-}
-
-func TestRestore(t *testing.T) {
-	tb := NewTable(0)
-	for i := range 300 {
-		tb.Assign(host(t, fmt.Sprintf("n%d.test", i)), false)
-	}
-	names := tb.Export()
-	again := NewTable(0)
-	if err := again.Restore(names); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 300 {
-		h := host(t, fmt.Sprintf("n%d.test", i))
-		a, _, _ := tb.Assign(h, false)
-		b, b6, _ := again.Assign(h, false)
-		if a != b {
-			t.Errorf("%v moved from %v to %v", h, a, b)
-		}
-		if got, ok := again.Lookup(b6); !ok || got != h {
-			t.Errorf("%v is %v", b6, got)
-		}
-	}
-	for why, bad := range map[string][]string{
-		"twice":     {"a.test", "A.test"},
-		"address":   {"a.test", "192.0.2.1"},
-		"no name":   {"a..test"},
-		"control":   {dest.ControlName},
-		"too many":  make([]string, 1<<17),
-		"empty one": {""},
-	} {
-		tb := NewTable(0)
-		if err := tb.Restore(bad); err == nil || tb.Len() > 0 {
-			t.Errorf("%s: %v, %d names", why, err, tb.Len())
-		}
-	}
-	if err := again.Restore([]string{"a.test"}); err == nil {
-		t.Error("a table with names was restored over")
-	}
-}
-
-func TestPoolEnds(t *testing.T) {
-	tb := NewTable(0)
-	n := 0
-	for ; n < 1<<18; n++ {
-		if _, _, ok := tb.Assign(host(t, fmt.Sprintf("n%d.test", n)), true); !ok {
-			break
-		}
-	}
-	if n != 1<<17-3 {
-		t.Errorf("%d names", n)
-	}
-	v4, _, _ := tb.Assign(host(t, fmt.Sprintf("n%d.test", n-1)), true)
-	if v4 != netip.MustParseAddr("198.19.255.254") {
-		t.Errorf("the last is %v", v4)
-	}
-}
-
-func listen(t *testing.T) (net.PacketConn, net.Listener) {
-	t.Helper()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // a test
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pc, l
-}
-
-// The standard library's own resolver, over both transports.
-func TestServe(t *testing.T) {
-	w := newWorld(0, "a.test")
-	w.Record, w.OnAssign = nil, nil
-	pc, l := listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 2)
-	go func() { done <- w.ServeUDP(ctx, pc) }()
-	go func() { done <- w.ServeTCP(ctx, l) }()
-	for network, addr := range map[string]string{"udp": pc.LocalAddr().String(), "tcp": l.Addr().String()} {
-		r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, network, addr)
-		}}
-		got, err := r.LookupNetIP(t.Context(), "ip", "a.test.")
-		if err != nil || len(got) != 2 {
-			t.Errorf("%s: %v %v", network, got, err)
-		}
-		if names, err := r.LookupAddr(t.Context(), "198.18.0.2"); err != nil || len(names) != 1 || names[0] != "a.test." {
-			t.Errorf("%s: %v %v", network, names, err)
-		}
-	}
-	cancel()
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestTCPPipelining(t *testing.T) {
-	w := newWorld(0)
-	_, l := listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.ServeTCP(ctx, l) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
-	c, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // a test
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var out []byte
-	for i := range 20 {
-		q := query(t, fmt.Sprintf("n%d.test.", i), dnsmessage.TypeA)
-		out = append(binary.BigEndian.AppendUint16(out, uint16(len(q))), q...)
-	}
-	for _, part := range [][]byte{out[:1], out[1:33], out[33:]} {
-		if _, err := c.Write(part); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range 20 {
-		var n [2]byte
-		if _, err := io.ReadFull(c, n[:]); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, binary.BigEndian.Uint16(n[:]))
-		if _, err := io.ReadFull(c, b); err != nil {
-			t.Fatal(err)
-		}
-		if m := parse(t, b); m.Questions[0].Name.String() != fmt.Sprintf("n%d.test.", i) || len(m.Answers) != 1 {
-			t.Errorf("answer %d: %+v", i, m)
-		}
-	}
-	if _, err := c.Write([]byte{0xff, 0xff}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
-		t.Error("an oversized message is waited for")
-	}
-}
-
-func TestTCPIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(0)
-		client, server := net.Pipe()
-		defer client.Close()
-		go w.serveConn(t.Context(), server)
-		start := time.Now()
-		if _, err := client.Read(make([]byte, 1)); err == nil {
-			t.Error("read something")
-		}
-		if d := time.Since(start); d != idleAfter {
-			t.Errorf("closed after %v", d)
-		}
-	})
-}
-
-func TestTCPConnectionsAreBounded(t *testing.T) {
-	w := newWorld(0)
-	_, l := listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- w.ServeTCP(ctx, l) }()
-	q := query(t, "a.test.", dnsmessage.TypeA)
-	q = append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...)
-	answered := func() bool {
-		c, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // a test
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		if _, err := c.Write(q); err != nil {
-			return false
-		}
-		_, err = io.ReadFull(c, make([]byte, 2))
-		return err == nil
-	}
-	for i := range maxConns {
-		if !answered() {
-			t.Fatalf("control: connection %d is not served", i)
-		}
-	}
-	if answered() {
-		t.Error("one connection too many is served")
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if r := w.records[len(w.records)-1]; r.Reason != "limit" {
-		t.Errorf("%+v", r)
 	}
 }
 
