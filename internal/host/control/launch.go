@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"foldyard/internal/host/state"
 )
 
 // Launch says how to start a project's supervisor.
@@ -18,6 +20,7 @@ type Launch struct {
 	Program string   // the executable
 	Args    []string // the hidden verb and its arguments
 	Socket  string   // where it will answer
+	Lock    string   // what it holds while it lives
 	Log     string   // file that its output is appended to
 	Binary  string   // identity of this executable, see Binary
 	// Prepare, if set, runs before a supervisor is started: what must exist for it.
@@ -46,33 +49,30 @@ func (l Launch) Connect(ctx context.Context) (c *Client, started bool, err error
 
 // Replace stops a supervisor, keeps its boxes, and starts one from this executable.
 func (l Launch) Replace(ctx context.Context) error {
-	c := NewClient(l.Socket)
-	defer c.Close()
-	if err := c.StopAndWait(ctx, true); err != nil && !NotRunning(err) {
+	if err := l.Stop(ctx, true); err != nil && !NotRunning(err) {
 		return err
 	}
+	c := NewClient(l.Socket)
+	defer c.Close()
 	return l.start(ctx, c)
 }
 
-// StopAndWait stops the supervisor and returns when its process is gone.
-func (c *Client) StopAndWait(ctx context.Context, keep bool) error {
-	st, err := c.Status(ctx)
-	if err != nil {
-		return err
-	}
+// Stop stops the supervisor and returns when it has given the project up. NotRunning tells of an error that there was none.
+func (l Launch) Stop(ctx context.Context, keep bool) error {
+	c := NewClient(l.Socket)
+	defer c.Close()
 	if err := c.Stop(ctx, keep); err != nil {
 		return err
 	}
-	c.Close()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	return poll(ctx, fmt.Sprintf("supervisor %d to end", st.Supervisor.PID), func() bool {
-		conn, err := c.dial(ctx)
+	// The lock, not the process: nobody may have reaped it, and what counts is that the next one can start.
+	return poll(ctx, "the supervisor to end", func() bool {
+		lock, err := state.TryLock(l.Lock)
 		if err == nil {
-			_ = conn.Close()
-			return false
+			_ = lock.Unlock() // we only looked
 		}
-		return errors.Is(syscall.Kill(st.Supervisor.PID, 0), syscall.ESRCH)
+		return err == nil
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"foldyard/internal/egress/capture"
@@ -28,22 +29,28 @@ import (
 // stopTimeout bounds the end of one box.
 const stopTimeout = 10 * time.Second
 
+// Names of boxes: one that the operator asked for, and the twin of one, made for a battery with root's powers.
+const (
+	mainName = "box"
+	twinName = "twin"
+)
+
 // saveDelay gathers new names of a box before its record is written again.
 const saveDelay = 200 * time.Millisecond
 
 // sandbox is one running box as the supervisor serves it.
 type sandbox struct {
-	id       string
-	rec      state.Box
-	user     namespace.User
-	client   *namespace.Client
-	links    *namespace.Links
-	table    *dns.Table
-	before   map[string]mark // what the host executes in the repo, when the box was made
-	tally    tally
-	keptHome bool
-	cancel   context.CancelFunc
-	ended    chan struct{} // closed once all of it is gone
+	id      string
+	rec     state.Box
+	user    namespace.User
+	client  *namespace.Client
+	links   *namespace.Links
+	table   *dns.Table
+	before  map[string]mark // what the host executes in the repo, when the box was made
+	tally   tally
+	probing atomic.Bool // a battery runs in it
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed once all of it is gone
 
 	mu      sync.Mutex // guards what follows
 	granted []netip.Prefix
@@ -74,7 +81,7 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 			return out, err
 		}
 	}
-	b, err := s.make(ctx, cfg, q)
+	b, err := s.make(ctx, cfg, q, mainName)
 	if err != nil {
 		return control.Box{}, err
 	}
@@ -109,7 +116,7 @@ func (s *Supervisor) notes(cfg *config.Effective) []string {
 }
 
 // make builds and serves a box. Nothing is left behind on an error.
-func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.BoxRequest) (_ *sandbox, err error) {
+func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.BoxRequest, name string) (_ *sandbox, err error) {
 	program, err := s.program()
 	if err != nil {
 		return nil, err
@@ -119,8 +126,11 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 	if err != nil {
 		return nil, err
 	}
-	rec := state.Box{ID: id, Name: "box", Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot, Backend: config.Namespace}
+	rec := state.Box{ID: id, Name: name, Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot, Backend: config.Namespace, Home: sp.Home != "", RO: q.RO}
 	for _, p := range cfg.Box.Ports {
+		if name == twinName {
+			break
+		}
 		rec.Ports = append(rec.Ports, p.String())
 	}
 	if len(q.Allow) > 0 {
@@ -140,7 +150,7 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 		return nil, &control.Error{Code: control.CodeHost, Detail: err.Error(), Hint: "fy doctor"}
 	}
 	b := s.newSandbox(rec, sp.User)
-	b.before, b.keptHome = marks(s.opt.Dir), sp.Home != ""
+	b.before = marks(s.opt.Dir)
 	if err := s.serve(ctx, b); err != nil {
 		_ = b.client.Stop(ctx) // the first error is the one that counts
 		return nil, err
@@ -333,6 +343,10 @@ func (s *Supervisor) adoptAll(ctx context.Context) {
 			s.forget(ctx, rec.ID, rec.Socket)
 			continue
 		}
+		if rec.Name == twinName { // its battery died with its supervisor
+			s.stopBox(ctx, b)
+			continue
+		}
 		b.before = marks(s.opt.Dir)
 		s.log.Info("box taken back", slog.String("box", rec.ID))
 	}
@@ -354,7 +368,7 @@ func (s *Supervisor) sweep(recs []state.Box) {
 // longLived returns the project's long-lived box, nil if none runs.
 func (s *Supervisor) longLived() *sandbox {
 	for _, b := range s.running() {
-		if !b.rec.Oneshot {
+		if !b.rec.Oneshot && b.rec.Name != twinName {
 			return b
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -63,7 +62,7 @@ func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
 		Dialer:    s.dialer,
 		Leaves:    ca.NewLeaves(s.authority, s.now, ca.Limits{}),
 		Record:    s.record,
-		Control:   http.HandlerFunc(s.nonce.answer),
+		Control:   &s.control,
 		Now:       s.now,
 		Attribute: s.attribute,
 	}

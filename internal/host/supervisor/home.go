@@ -18,7 +18,7 @@ func (s *Supervisor) ResetHome(context.Context) error {
 	if b := s.longLived(); b != nil {
 		return &control.Error{Code: control.CodeConflict, Detail: "the box that runs uses the home", Hint: "fy down"}
 	}
-	if slices.ContainsFunc(s.running(), func(b *sandbox) bool { return b.keptHome }) {
+	if slices.ContainsFunc(s.running(), func(b *sandbox) bool { return b.rec.Home }) {
 		return &control.Error{Code: control.CodeConflict, Detail: "a box that runs uses the home", Hint: "wait for its fy run to end"}
 	}
 	return emptyHome(s.opt.Project.Home())

@@ -22,6 +22,7 @@ import (
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
+	"foldyard/internal/proof/battery"
 	"foldyard/internal/wall/namespace"
 )
 
@@ -66,10 +67,10 @@ type Supervisor struct {
 	trust     func() (map[string][]byte, error) // certificate files of every box
 	program   func() (*namespace.Program, error)
 
-	asks   asks
-	counts counts
-	rearm  chan struct{} // the next expiry may have changed
-	nonce  nonces
+	asks    asks
+	counts  counts
+	rearm   chan struct{}   // the next expiry may have changed
+	control battery.Control // answers control.foldyard.internal
 
 	mu        sync.Mutex
 	boxes     map[string]*sandbox

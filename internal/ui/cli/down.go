@@ -42,7 +42,7 @@ func (a *app) down() *cobra.Command {
 				a.say("%s of fy run still there; the supervisor stays for them", plural(len(left), "box"))
 				return nil
 			}
-			return c.StopAndWait(cmd.Context(), false)
+			return a.launch(p).Stop(cmd.Context(), false)
 		}),
 	}
 }

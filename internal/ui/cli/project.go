@@ -75,6 +75,7 @@ func (a *app) launch(p *project) control.Launch {
 		Program: a.Program,
 		Args:    []string{"__supervisor", "--project", p.checkout.Project.Name, "--dir", p.checkout.Dir},
 		Socket:  p.checkout.Project.ControlSocket(),
+		Lock:    p.checkout.Project.SupervisorLock(),
 		Log:     p.checkout.Project.SupervisorLog(),
 		Binary:  control.Binary(),
 		Prepare: func() error { return p.host.Prepare(p.checkout, a.Now()) },

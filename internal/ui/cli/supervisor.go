@@ -75,7 +75,7 @@ func (a *app) supervisor() *cobra.Command {
 				fmt.Fprintln(a.Stdout, "no supervisor runs")
 				return nil
 			}
-			if err := c.StopAndWait(cmd.Context(), false); err != nil {
+			if err := a.launch(p).Stop(cmd.Context(), false); err != nil {
 				return err
 			}
 			fmt.Fprintln(a.Stdout, "supervisor stopped")

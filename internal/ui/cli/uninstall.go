@@ -51,8 +51,8 @@ func (a *app) uninstall() *cobra.Command {
 				if err != nil {
 					continue
 				}
-				c := control.NewClient(p.ControlSocket())
-				if err := c.StopAndWait(cmd.Context(), false); err != nil && !control.NotRunning(err) {
+				l := control.Launch{Socket: p.ControlSocket(), Lock: p.SupervisorLock()}
+				if err := l.Stop(cmd.Context(), false); err != nil && !control.NotRunning(err) {
 					return fmt.Errorf("stop the supervisor of %s: %w", p.Name, err)
 				}
 			}
