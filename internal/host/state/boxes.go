@@ -27,7 +27,9 @@ type Box struct {
 	Created time.Time `json:"created"`
 	Oneshot bool      `json:"oneshot,omitempty"`
 	Backend string    `json:"backend,omitempty"`
-	Digest  string    `json:"digest,omitempty"` // of its construction
+	Digest  string    `json:"digest,omitempty"`    // of its construction
+	Home    bool      `json:"home,omitempty"`      // it holds the kept home
+	RO      bool      `json:"read_only,omitempty"` // the repo is
 	// Names is the synthetic name table in the order of its addresses.
 	Names []string `json:"names,omitempty"`
 	// Ports are the published ports, as the configuration wrote them.
