@@ -18,33 +18,37 @@ import (
 
 func TestRotation(t *testing.T) {
 	for _, zip := range []bool{false, true} {
-		dir := t.TempDir()
-		l := open(t, dir, Options{MaxSize: 4000, Keep: 3, Rate: 1e6, Compress: zip})
-		want := []string{}
-		for i := range 400 {
-			h := fmt.Sprintf("%03d.test", i)
-			want = append(want, h)
-			l.Put(allow("b", h))
-			if i%50 == 49 {
-				for l.Stats().Queued > 0 {
-					time.Sleep(time.Millisecond) //nolint // polling a writer that owns real files
+		synctest.Test(t, func(t *testing.T) {
+			dir := t.TempDir()
+			l := open(t, dir, Options{MaxSize: 4000, Keep: 3, Rate: 1e6, Compress: zip})
+			want := []string{}
+			for i := range 400 {
+				h := fmt.Sprintf("%03d.test", i)
+				want = append(want, h)
+				l.Put(allow("b", h))
+				if i%50 == 49 {
+					time.Sleep(time.Second)
+					synctest.Wait()
 				}
 			}
-		}
-		closeLog(t, l)
-		entries, err := filepath.Glob(filepath.Join(dir, "egress*"))
-		if err != nil || len(entries) != 4 {
-			t.Fatalf("%v %v", entries, err)
-		}
-		for _, e := range entries {
-			if info, err := os.Stat(e); err != nil || info.Size() > 4000 || info.Mode().Perm() != 0o600 {
-				t.Errorf("%s: %v %v", e, info, err)
+			if gz, err := filepath.Glob(filepath.Join(dir, "egress*.gz")); err != nil || (len(gz) == 3) != zip {
+				t.Errorf("compressed: %v %v", gz, err)
 			}
-		}
-		got := hosts(read(t, dir, Filter{}))
-		if d := cmp.Diff(want[len(want)-len(got):], got); d != "" || len(got) < 60 {
-			t.Errorf("%d records, in order and without a gap: %s", len(got), d)
-		}
+			closeLog(t, l)
+			entries, err := filepath.Glob(filepath.Join(dir, "egress*"))
+			if err != nil || len(entries) != 4 {
+				t.Fatalf("%v %v", entries, err)
+			}
+			for _, e := range entries {
+				if info, err := os.Stat(e); err != nil || info.Size() > 4000 || info.Mode().Perm() != 0o600 {
+					t.Errorf("%s: %v %v", e, info, err)
+				}
+			}
+			got := hosts(read(t, dir, Filter{}))
+			if d := cmp.Diff(want[len(want)-len(got):], got); d != "" || len(got) < 60 {
+				t.Errorf("%d records, in order and without a gap: %s", len(got), d)
+			}
+		})
 	}
 }
 

@@ -137,12 +137,11 @@ func (b *Body) next(buf []byte) (p []byte, direct bool, err error) {
 			n, err := b.br.Read(buf[:min(int64(len(buf)), b.left)])
 			b.take(n)
 			if n > 0 {
-				return buf[:n], true, nil // an error with it is not lost: the reader keeps it, or meets it again
+				return buf[:n], true, nil // an error with it is not lost: it is met again
 			}
-			if err == nil {
-				err = io.ErrNoProgress
+			if err != nil {
+				return nil, false, b.readError(err)
 			}
-			return nil, false, b.readError(err)
 		}
 		if _, err := b.br.Peek(1); err != nil {
 			return nil, false, b.readError(err)
