@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -88,7 +90,7 @@ func New(cfg Config) *Dialer {
 	}
 	if cfg.Resolver != "" {
 		server, err := ParseResolver(cfg.Resolver)
-		s := &stub{server: server}
+		s := &stub{server: server, try: udpTry}
 		d.lookup = s.lookup
 		if err != nil {
 			d.lookup = func(context.Context, string) ([]netip.Addr, error) { return nil, err }
@@ -158,7 +160,19 @@ func (d *Dialer) direct(ctx context.Context, t dest.Target, internal bool) (net.
 	if err != nil {
 		return nil, ap, err
 	}
+	if !internal && toOurselves(c, ap.Addr()) {
+		c.Close()
+		return nil, ap, &Error{Kind: KindClass, Target: t, Addr: ap, Class: dest.ClassOwn}
+	}
 	return c, ap, nil
+}
+
+// toOurselves catches the addresses of this host that no interface lists: local
+// routes to whole prefixes, subnet-router anycast, an address that came just
+// now. The system connects to those from the address itself.
+func toOurselves(c *net.TCPConn, to netip.Addr) bool {
+	local, ok := c.LocalAddr().(*net.TCPAddr)
+	return ok && local.AddrPort().Addr().Unmap().WithZone("") == to.Unmap().WithZone("")
 }
 
 // resolve returns the addresses of t, asking once.
@@ -219,31 +233,27 @@ func grantable(c dest.Class) bool {
 // interfaces tells this host's addresses as they are at the first call. When
 // they cannot be read every address is taken for one of them.
 func interfaces() func(netip.Addr) bool {
-	var own []netip.Addr
-	read, failed := false, false
+	read := sync.OnceValues(interfaceAddrs)
 	return func(a netip.Addr) bool {
-		if !read {
-			read = true
-			addrs, err := net.InterfaceAddrs()
-			failed = err != nil
-			for _, n := range addrs {
-				if n, ok := n.(*net.IPNet); ok {
-					if a, ok := netip.AddrFromSlice(n.IP); ok {
-						own = append(own, a.Unmap())
-					}
-				}
-			}
-		}
-		if failed {
-			return true
-		}
-		for _, o := range own {
-			if o == a {
-				return true
-			}
-		}
-		return false
+		own, err := read()
+		return err != nil || slices.Contains(own, a)
 	}
+}
+
+func interfaceAddrs() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	own := make([]netip.Addr, 0, len(all))
+	for _, n := range all {
+		if n, ok := n.(*net.IPNet); ok {
+			if a, ok := netip.AddrFromSlice(n.IP); ok {
+				own = append(own, a.Unmap())
+			}
+		}
+	}
+	return own, nil
 }
 
 // connectTCP dials one address, checking what the system is really about to

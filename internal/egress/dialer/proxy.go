@@ -144,18 +144,7 @@ func (d *Dialer) dialVia(ctx context.Context, u *url.URL, t dest.Target, interna
 	if err != nil {
 		return nil, at, err
 	}
-	phase, cancel := context.WithTimeout(ctx, d.lim.Proxy)
-	defer cancel()
-	stop := context.AfterFunc(phase, func() { c.SetDeadline(time.Unix(1, 0)) })
-	if strings.HasPrefix(u.Scheme, "socks5") {
-		err = socks5(c, u, t)
-	} else {
-		err = connectVia(c, u, t)
-	}
-	if !stop() && err == nil { // the deadline may have been set already
-		err = phase.Err()
-	}
-	if err != nil {
+	if err := d.negotiate(ctx, c, u, t); err != nil {
 		c.Close()
 		k := kindOf(ctx, err)
 		if s, ok := errors.AsType[socksReply](err); ok {
@@ -166,6 +155,22 @@ func (d *Dialer) dialVia(ctx context.Context, u *url.URL, t dest.Target, interna
 		return nil, at, &Error{Kind: k, Target: t, Addr: at, Err: fmt.Errorf("upstream proxy: %w", err)}
 	}
 	return c, at, nil
+}
+
+// negotiate asks the proxy at the other end of c for t, within its phase.
+func (d *Dialer) negotiate(ctx context.Context, c net.Conn, u *url.URL, t dest.Target) error {
+	phase, cancel := context.WithTimeout(ctx, d.lim.Proxy)
+	defer cancel()
+	stop := context.AfterFunc(phase, func() { c.SetDeadline(time.Unix(1, 0)) })
+	ask := connectVia
+	if strings.HasPrefix(u.Scheme, "socks5") {
+		ask = socks5
+	}
+	err := ask(c, u, t)
+	if !stop() && err == nil { // the deadline is set, or about to be
+		err = phase.Err()
+	}
+	return err
 }
 
 // toProxy connects to the proxy itself. A literal target is classified as

@@ -49,6 +49,7 @@ func system(ctx context.Context, name string) ([]netip.Addr, error) {
 // stub asks one resolver over UDP, and over TCP when the answer is cut.
 type stub struct {
 	server netip.AddrPort
+	try    time.Duration // for one question over UDP, and TCP after it
 	dialer net.Dialer
 }
 
@@ -112,11 +113,11 @@ func (s *stub) query(ctx context.Context, name string, t dnsmessage.Type) ([]net
 }
 
 func (s *stub) once(ctx context.Context, msg []byte, id uint16, name string, t dnsmessage.Type) ([]netip.Addr, error) {
-	try, cancel := context.WithTimeout(ctx, udpTry)
+	try, cancel := context.WithTimeout(ctx, s.try)
 	defer cancel()
 	b, cut, err := s.udp(try, msg, id, name, t)
 	if err == nil && cut {
-		b, err = s.tcp(ctx, msg)
+		b, err = s.tcp(try, msg)
 	}
 	if err != nil {
 		return nil, err
