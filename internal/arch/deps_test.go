@@ -39,7 +39,7 @@ proof/battery:            proof proof/probe
 # The operator's side.
 host/state:               egress/policy
 host/config:              host/state box egress/policy
-host/control:             box/wire wall/namespace
+host/control:             host/state box/wire wall/namespace
 host/supervisor:          host/state host/config host/control box box/wire wall/namespace proof proof/battery proof/probe proof/doctor \
                           egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy
 
@@ -49,7 +49,6 @@ ui/cli:                   ui/term host/state host/config host/control box wall/n
 
 # Tests of the whole, and the tour.
 arch:
-testkit:                  egress/dest egress/ca
 cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent proof proof/probe
 `
 
@@ -57,24 +56,19 @@ cmd/fy:                   ui/cli ui/term host/supervisor host/control host/confi
 // what is on the left never reaches what is on the right, not even by way of
 // others.
 const walls = `
-egress  -x->  box wall machine proof host ui testkit arch
-box     -x->  egress wall machine host ui testkit arch
-proof/probe -x-> egress host ui wall box testkit
-wall    -x->  host ui testkit
+egress  -x->  box wall machine proof host ui arch
+box     -x->  egress wall machine host ui arch
+proof/probe -x-> egress host ui wall box
+wall    -x->  host ui
 ui      -x->  host/supervisor
 host    -x->  ui
 `
 
 // testArrows says what the tests of a package may import besides.
 const testArrows = `
-egress/proxy:     testkit
-host/config:
 host/state:       egress/dest
-host/supervisor:  testkit
 wall/namespace:   box/agent box/wire
 egress/policy:    egress/dest
-ui/cli:           host/supervisor testkit
-proof/probe:      testkit
 `
 
 // libraries says who may import each module that is not ours. One importing
@@ -87,9 +81,9 @@ github.com/hashicorp/golang-lru:     egress/ca egress/dialer
 github.com/pelletier/go-toml:        host/config
 github.com/rogpeppe/go-internal:     host/config test
 github.com/spf13/cobra:              ui/cli
-github.com/vishvananda/netlink:      wall/namespace proof/probe
+github.com/vishvananda/netlink:      wall/namespace proof
 go.uber.org/goleak:                  test
-golang.org/x/net:                    egress/dest egress/policy egress/dialer egress/intake/dns egress/proxy proof/probe
+golang.org/x/net:                    egress/dest egress/policy egress/dialer egress/intake/dns egress/proxy proof
 golang.org/x/sync:                   egress/ca egress/dialer egress/proxy host/supervisor
 golang.org/x/sys:                    host box wall proof ui egress/dialer egress/intake/redirect egress/proxy egress/capture cmd/fy
 golang.org/x/term:                   ui

@@ -14,7 +14,7 @@ var homes = []struct {
 	in   string
 	why  string
 }{
-	{"net.Dial*", "egress/dialer host/control proof/probe wall/namespace testkit", "every way out goes through the dialer; the others dial unix sockets, or probe"},
+	{"net.Dial*", "egress/dialer host/control proof wall/namespace", "every way out goes through the dialer; the others dial unix sockets, or probe"},
 	{"net.Lookup*", "nowhere", "the dialer resolves, once"},
 	{"net.Resolver", "nowhere", "the dialer resolves, once"},
 	{"net.DefaultResolver", "egress/dialer", "the dialer resolves, once"},
@@ -32,16 +32,16 @@ var homes = []struct {
 	{"log.Default", "nowhere", "log/slog, with a logger that was passed in"},
 	{"log/slog.Default", "nowhere", "a logger that was passed in"},
 	{"log/slog.SetDefault", "nowhere", "it is a global"},
-	{"os.Getenv", "cmd box wall/namespace", "the environment comes in through cli.Env; box and wall ask what they run in"},
+	{"os.Getenv", "cmd host/supervisor box wall/namespace", "the environment comes in through cli.Env; the supervisor is a program of its own, box and wall ask what they run in"},
 	{"os.LookupEnv", "cmd", "the environment comes in through cli.Env"},
-	{"os.Environ", "cmd proof/probe", "the environment comes in through cli.Env; a probe looks at its own"},
+	{"os.Environ", "cmd host/supervisor proof/probe", "the environment comes in through cli.Env; a probe looks at its own"},
 	{"os.Setenv", "nowhere", "it is a global"},
 	{"time.Sleep", "nowhere", "wait for what you wait for"},
 	{"fmt.Print", "nowhere", "output goes to the writers of cli.Env"},
 	{"fmt.Printf", "nowhere", "output goes to the writers of cli.Env"},
 	{"fmt.Println", "nowhere", "output goes to the writers of cli.Env"},
 	{"os.Stdout", "cmd", "output goes to the writers of cli.Env"},
-	{"os/exec.*", "host wall ui box proof testkit", "nothing on a request's way starts a program"},
+	{"os/exec.*", "host wall ui box proof", "nothing on a request's way starts a program"},
 	{"text/template.*", "nowhere", "rules and scripts are built from typed values"},
 	{"html/template.*", "nowhere", "rules and scripts are built from typed values"},
 	{"unsafe.*", "wall proof/probe box/agent ui/term egress/proxy egress/intake/redirect", "system calls only"},

@@ -86,7 +86,9 @@ func (r *report) warn(p pos, key, format string, args ...any) {
 }
 
 func newFault(p pos, key, format string, args ...any) Fault {
-	return Fault{File: p.file, Line: p.line, Col: p.col, Key: key, Text: fmt.Sprintf(format, args...)}
+	// What a parser says may quote the file.
+	text := strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Escape(fmt.Appendf(nil, format, args...)))
+	return Fault{File: p.file, Line: p.line, Col: p.col, Key: key, Text: text}
 }
 
 // unreadable reports whether a file is not TOML at all.

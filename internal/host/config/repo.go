@@ -82,6 +82,9 @@ func writeRepo(dir string, data []byte, replace bool) (err error) {
 	if _, err = f.Write(data); err != nil {
 		return err
 	}
+	if err = giveToOwner(root, f); err != nil {
+		return err
+	}
 	if err = f.Sync(); err != nil {
 		return err
 	}
@@ -96,6 +99,22 @@ func writeRepo(dir string, data []byte, replace bool) (err error) {
 		return err
 	}
 	return root.Remove(tmp)
+}
+
+// giveToOwner gives a file that root made in someone's project, under sudo, to
+// that someone.
+func giveToOwner(root *os.Root, f *os.File) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	if uid, gid, ok := state.Owner(info); ok && uid != 0 {
+		return f.Chown(int(uid), int(gid))
+	}
+	return nil
 }
 
 func ignoreNotExist(err error) error {
