@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,18 +83,22 @@ func closeFD(fd int) { _ = unix.Close(fd) }
 // tcp tries to connect, and when it gets there says who it is, so that the
 // host knows.
 func (p *prober) tcp(t *tally, id string, kind, protocol int, to ...netip.AddrPort) {
+	var wg sync.WaitGroup
 	for _, a := range to {
-		family, sa := sockaddr(a)
-		fd, err := connect(family, kind, protocol, sa)
-		if err != nil {
-			o, how := fromError(err)
+		wg.Go(func() {
+			family, sa := sockaddr(a)
+			fd, err := connect(family, kind, protocol, sa)
+			if err != nil {
+				o, how := fromError(err)
+				t.add(o, a.String(), how)
+				return
+			}
+			o, how := p.whoAnswers(fd, id)
+			closeFD(fd)
 			t.add(o, a.String(), how)
-			continue
-		}
-		o, how := p.whoAnswers(fd, id)
-		closeFD(fd)
-		t.add(o, a.String(), how)
+		})
 	}
+	wg.Wait()
 }
 
 // whoAnswers sends the tag inside an HTTP request over a connection that ought
@@ -125,10 +130,14 @@ func (p *prober) whoAnswers(fd int, id string) (Outcome, string) {
 // udp sends a payload from a connected socket and waits for what comes back.
 // judge says what an answer means; nil: any answer got out.
 func (p *prober) udp(t *tally, payload []byte, judge func([]byte) (Outcome, string), to ...netip.AddrPort) {
+	var wg sync.WaitGroup
 	for _, a := range to {
-		o, how := udpOnce(a, payload, judge)
-		t.add(o, a.String(), how)
+		wg.Go(func() {
+			o, how := udpOnce(a, payload, judge)
+			t.add(o, a.String(), how)
+		})
 	}
+	wg.Wait()
 }
 
 func udpOnce(a netip.AddrPort, payload []byte, judge func([]byte) (Outcome, string)) (Outcome, string) {
@@ -170,7 +179,8 @@ type answer struct {
 	body   string
 }
 
-// exchange writes a request and reads the answer until the other side closes.
+// exchange writes a request and reads the answer until the other side closes; of
+// an answer to CONNECT the head is enough.
 func exchange(conn net.Conn, request string, patience time.Duration) (answer, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return answer{}, err
@@ -183,8 +193,8 @@ func exchange(conn net.Conn, request string, patience time.Duration) (answer, er
 	for len(got) < 16<<10 {
 		n, err := conn.Read(buf)
 		got = append(got, buf[:n]...)
-		if head, _, ok := strings.Cut(string(got), "\r\n\r\n"); ok && strings.HasPrefix(head, "HTTP/1.1 200") && strings.HasPrefix(request, "CONNECT ") {
-			break // a tunnel stays open
+		if strings.HasPrefix(request, "CONNECT ") && strings.Contains(string(got), "\r\n\r\n") {
+			break // the connection may stay open
 		}
 		if err != nil {
 			if len(got) == 0 {

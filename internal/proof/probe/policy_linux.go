@@ -16,6 +16,9 @@ import (
 // throughProxy asks the proxy port for a target with CONNECT. When it agrees,
 // the tag goes through, so that the host knows.
 func (p *prober) throughProxy(ctx context.Context, t *tally, id, target string) {
+	if t.futile() {
+		return
+	}
 	what := "CONNECT " + target
 	conn, err := dial(ctx, p.plan.Proxy)
 	if err != nil {

@@ -164,7 +164,9 @@ func (p *prober) probes() []attempt {
 
 // tally sums the tries of one row up: the worst decides, and is told.
 type tally struct {
+	mu    sync.Mutex // guards all below
 	tried int
+	mute  int // tries that showed nothing
 	worst Outcome
 	notes []string // of the worst so far
 	peers []Peer
@@ -193,7 +195,12 @@ func severity(o Outcome) int {
 }
 
 func (t *tally) add(o Outcome, what, how string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.tried++
+	if o == Silent || o == Errored {
+		t.mute++
+	}
 	if t.worst == "" || severity(o) > severity(t.worst) {
 		t.worst, t.notes = o, nil
 	}
@@ -204,6 +211,13 @@ func (t *tally) add(o Outcome, what, how string) {
 		}
 		t.notes = append(t.notes, note)
 	}
+}
+
+// futile reports whether enough tries showed nothing: the row is lost anyway.
+func (t *tally) futile() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mute >= 3
 }
 
 // finding returns the row; nothing says why there was nothing to try.

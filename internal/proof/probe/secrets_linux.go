@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,8 +17,21 @@ import (
 // hostFiles looks for the operator's files of a row: at their own path, and
 // wherever the walk met the same file.
 func (p *prober) hostFiles(_ context.Context, id string) Finding {
-	w := p.walked()
 	var t tally
+	p.sameFiles(&t, id)
+	f := t.finding("the host has none")
+	if _, err := os.ReadFile("/etc/foldyard/ca.pem"); err != nil {
+		f.Uncontrolled = "the box's own files cannot be read either: " + err.Error()
+	}
+	if cut := p.walked().cut; cut != "" && f.Uncontrolled == "" && f.Outcome != Skipped {
+		f.Uncontrolled = "the walk was cut off: " + cut
+	}
+	return f
+}
+
+// sameFiles adds the operator's files of a row that the box sees.
+func (p *prober) sameFiles(t *tally, id string) {
+	w := p.walked()
 	for i, s := range p.plan.Secrets {
 		if s.ID != id || s.Ino == 0 {
 			continue
@@ -37,14 +49,6 @@ func (p *prober) hostFiles(_ context.Context, id string) Finding {
 			t.add(Reached, s.Path, fmt.Sprintf("the box sees it as %q", seen))
 		}
 	}
-	f := t.finding("the host has none")
-	if _, err := os.ReadFile("/etc/foldyard/ca.pem"); err != nil {
-		f.Uncontrolled = "the box's own files cannot be read either: " + err.Error()
-	}
-	if w.cut != "" && f.Uncontrolled == "" && f.Outcome != Skipped {
-		f.Uncontrolled = "the walk was cut off: " + w.cut
-	}
-	return f
 }
 
 // environment looks for the operator's variables in our own environment, and
@@ -59,29 +63,25 @@ func (p *prober) environment(context.Context, string) Finding {
 		for _, v := range vars {
 			sum := sha256.Sum256([]byte(v))
 			name, _, _ := strings.Cut(v, "=")
-			if secret[hex.EncodeToString(sum[:])] || slices.Contains(operatorNames(), name) {
+			if secret[hex.EncodeToString(sum[:])] {
 				t.add(Reached, fmt.Sprintf("%.60q", name), "in the environment of "+who)
 			}
 		}
 		t.add(Absent, who, "nothing of the operator's")
 	}
-	look("commands of the box", os.Environ())
-	for _, pid := range boxPIDs() {
+	look("the probe, started as a command is", os.Environ())
+	pids := boxPIDs()
+	for _, pid := range pids {
 		data, err := readSome(fmt.Sprintf("/proc/%d/environ", pid), 1<<20)
 		if err == nil {
 			look("a process of the box", strings.Split(string(data), "\x00"))
 		}
 	}
 	f := t.finding("")
-	if len(os.Environ()) == 0 {
-		f.Uncontrolled = "our own environment is empty"
+	if len(pids) == 0 {
+		f.Uncontrolled = "the box's /proc lists no process"
 	}
 	return f
-}
-
-// operatorNames are variables that no box has, whatever their value.
-func operatorNames() []string {
-	return []string{"FOLDYARD_HOME", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "SUDO_USER", "SSH_CONNECTION"}
 }
 
 // boxPIDs lists the processes in the box's /proc.

@@ -141,7 +141,7 @@ func secrets() []Spec {
 		absent("ca-key", "the CA's key", readable),
 		absent("secrets", "the operator's secrets", readable),
 		absent("dotfiles", "the operator's dotfiles and keys", readable),
-		absent("environment", "the operator's environment", "the probe's own environment can be read"),
+		absent("environment", "the operator's environment", "the box's /proc can be read"),
 		absent("descriptors", "descriptors of the launcher", "the probe's own descriptors can be listed"),
 		absent("launcher-exe", "the launcher's executable", "the box's /proc can be read"),
 		{
@@ -195,5 +195,6 @@ func host() []Spec {
 		row("box-processes", "a process of the box in another namespace", "the box's first process is listed"),
 		row("signal-host", "signalling processes of the host", "the box's process numbers are read"),
 		row("host-root", "the host's uid 0 in the box", "the box's uid map is read"),
+		row("construction", "a construction other than the box's", "the digest is read before and after"),
 	}
 }

@@ -43,6 +43,7 @@ func (p *prober) unixPaths(_ context.Context, id string) Finding {
 		}
 		p.tryUnix(&t, s.Path, own)
 	}
+	p.sameFiles(&t, id)
 	f := t.finding("the host has no such socket")
 	f.Uncontrolled = ownUnixSocket()
 	return f

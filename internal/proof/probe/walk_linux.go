@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -124,7 +125,9 @@ func (w *walker) list(fd int, path string) (subdirs []string) {
 					w.cut = fmt.Sprintf("more than %d sockets", walkSockets)
 				}
 			}
-			if len(w.byInode[ino]) > 0 || ino == w.plan.Launcher.Ino {
+			// A listing shows the number of the file below a mount, so it is
+			// enough only where nothing is mounted: among the system's own.
+			if len(w.byInode[ino]) > 0 || ino == w.plan.Launcher.Ino || !strings.HasPrefix(full, "/usr/") {
 				w.match(full)
 			}
 		}
