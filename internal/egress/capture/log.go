@@ -237,7 +237,7 @@ func (l *Log) run() {
 func (l *Log) finish() {
 	l.flush(true)
 	if err := errors.Join(l.egress.close(), l.trail.close()); err != nil {
-		l.failed(err, 0)
+		l.outcome(err)
 	}
 }
 
@@ -262,13 +262,15 @@ func (l *Log) flush(all bool) bool {
 	more := !l.folder.idle()
 	l.mu.Unlock()
 
+	var errs []error
 	if now.Sub(l.looked) >= reopenEvery {
 		l.looked = now
-		l.check(l.egress.reopen())
-		l.check(l.trail.reopen())
+		errs = append(errs, l.egress.reopen(), l.trail.reopen())
 	}
-	l.write(&l.egress, lines, now)
-	l.write(&l.trail, audit, now)
+	errs = append(errs, l.write(&l.egress, lines, now), l.write(&l.trail, audit, now))
+	if len(lines)+len(audit) > 0 {
+		l.outcome(errors.Join(errs...))
+	}
 	if cap(lines) <= keepBuffer {
 		l.spare = lines
 	}
@@ -278,37 +280,38 @@ func (l *Log) flush(all bool) bool {
 	return more
 }
 
-func (l *Log) write(s *segments, lines []byte, now time.Time) {
+func (l *Log) write(s *segments, lines []byte, now time.Time) error {
 	if len(lines) == 0 {
-		return
+		return nil
 	}
-	if err := s.write(lines, now); err != nil {
-		l.failed(err, uint64(bytes.Count(lines, []byte{'\n'})))
-		return
+	err := s.write(lines, now)
+	if err != nil {
+		lost := uint64(bytes.Count(lines, []byte{'\n'}))
+		l.mu.Lock()
+		l.stats.Dropped += lost
+		l.lost += lost
+		if s == &l.egress {
+			l.stats.Written -= lost
+		}
+		l.mu.Unlock()
 	}
+	return err
+}
+
+// outcome keeps what the last writing met.
+func (l *Log) outcome(err error) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.stats.Err = ""
-	l.mu.Unlock()
+	if err != nil {
+		l.stats.Err = err.Error()
+	}
 }
 
 func (l *Log) compress(path string) {
 	l.tasks.Go(func() {
 		_ = compress(path, l.stop) // a segment that stays as it is can be read as well
 	})
-}
-
-func (l *Log) check(err error) {
-	if err != nil {
-		l.failed(err, 0)
-	}
-}
-
-func (l *Log) failed(err error, lines uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stats.Err = err.Error()
-	l.stats.Dropped += lines
-	l.lost += lines
 }
 
 func foldedText(n int) string {

@@ -132,7 +132,52 @@ func TestLogSurvivesRemoval(t *testing.T) {
 	})
 }
 
-// A full disk stops the log, not its callers, and once there is room again the log says how much it lost.
+// What stops the log does not stop its callers; Stats says so while it lasts, and a line says what was lost once it is over.
+func TestLogThatCannotWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		l := open(t, dir, Options{})
+		defer closeLog(t, l)
+		path := filepath.Join(dir, "egress.jsonl")
+		settle := func() { time.Sleep(3 * time.Second); synctest.Wait() }
+		l.Put(allow("b", "a.test"))
+		settle()
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			l.Put(allow("b", "b.test"))
+		}
+		settle()
+		if s := l.Stats(); s.Err == "" || s.Dropped < 3 || s.Written != 1 {
+			t.Errorf("while it lasts: %+v", s)
+		}
+		l.Put(deny("b", "c.test")) // the audit trail is whole, and yet the log is not
+		settle()
+		if s := l.Stats(); s.Err == "" {
+			t.Errorf("while it lasts: %+v", s)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		l.Put(allow("b", "d.test"))
+		settle()
+		if s := l.Stats(); s.Err != "" {
+			t.Errorf("after it: %+v", s)
+		}
+		if got := strings.Join(hosts(read(t, dir, Filter{})), " "); !strings.Contains(got, "d.test") || !strings.Contains(got, "records were lost") {
+			t.Errorf("after it: %s", got)
+		}
+		if d := cmp.Diff([]string{"c.test"}, hosts(read(t, dir, Filter{Audit: true}))); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// What a full disk cut off is not left in the file.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := segments{dir: dir, name: "egress", max: 1 << 20, keep: 1}
