@@ -166,7 +166,7 @@ func (g *guide) walk() error {
 	}
 
 	g.say("Do not believe it: probes inside the box try to get out, and the host looks on.")
-	if out, err = g.run(0, "verify"); err != nil {
+	if _, err = g.run(0, "verify"); err != nil {
 		return err
 	}
 	g.say("So the label is earned.")

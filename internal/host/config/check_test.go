@@ -134,12 +134,18 @@ func TestSpelling(t *testing.T) {
 	runRows(t, []row{
 		{name: "empty"},
 		{name: "exact", repo: "[proxy]\nenforce = true\n"},
-		{name: "nearest name", repo: "[project]\nname = \"acc\"\n[proxy]\nenforse = true\n",
-			want: []string{"foldyard.toml:4:1: proxy.enforse: unknown key; the nearest is enforce"}},
-		{name: "key of another table", repo: "[machine]\npassthrough = []\n",
-			want: []string{"foldyard.toml:2:1: machine.passthrough: unknown key here; it is a key of [proxy]"}},
-		{name: "letter case: go-toml takes the later of the two", repo: "[proxy]\nenforce = true\nEnforce = false\n",
-			want: []string{"foldyard.toml:3:1: proxy.Enforce: unknown key; the nearest is enforce"}},
+		{
+			name: "nearest name", repo: "[project]\nname = \"acc\"\n[proxy]\nenforse = true\n",
+			want: []string{"foldyard.toml:4:1: proxy.enforse: unknown key; the nearest is enforce"},
+		},
+		{
+			name: "key of another table", repo: "[machine]\npassthrough = []\n",
+			want: []string{"foldyard.toml:2:1: machine.passthrough: unknown key here; it is a key of [proxy]"},
+		},
+		{
+			name: "letter case: go-toml takes the later of the two", repo: "[proxy]\nenforce = true\nEnforce = false\n",
+			want: []string{"foldyard.toml:3:1: proxy.Enforce: unknown key; the nearest is enforce"},
+		},
 		{name: "letter case of a table", repo: "[Proxy]\nenforce = false\n", want: []string{"1:2: Proxy: unknown key; the nearest is proxy"}},
 		{name: "key twice", repo: "[proxy]\nenforce = true\nenforce = false\n", want: []string{"3:1: proxy.enforce: comes twice, first on line 2"}},
 		{name: "key twice, once quoted", repo: "[proxy]\nenforce = true\n\"enforce\" = false\n", want: []string{"3:1: proxy.enforce: comes twice"}},
@@ -217,8 +223,10 @@ func TestBox(t *testing.T) {
 		{name: "port beyond loopback", repo: `box.ports = ["0.0.0.0:8080:80"]`, want: []string{"1:14: box.ports[0]: 0.0.0.0 is not loopback"}},
 		{name: "operator publishes beyond loopback", operator: "[projects.repo.box]\nports = [\"0.0.0.0:8080:80\"]\n"},
 		{name: "port twice", repo: `box.ports = ["8080", "8080:80"]`, want: []string{"is published already, by ports[0]"}},
-		{name: "bad ports", repo: `box.ports = ["0", "-1", "+1", "01", "1:2:3", "::1:1:2", "[127.0.0.1]:1:2", "a:1:2", "1:", "", "127.0.0.1:1:2:3", "[::ffff:1.2.3.4]:1:2", "[fe80::1%lo]:1:2"]`,
-			want: slices13("port ")},
+		{
+			name: "bad ports", repo: `box.ports = ["0", "-1", "+1", "01", "1:2:3", "::1:1:2", "[127.0.0.1]:1:2", "a:1:2", "1:", "", "127.0.0.1:1:2:3", "[::ffff:1.2.3.4]:1:2", "[fe80::1%lo]:1:2"]`,
+			want: slices13("port "),
+		},
 		{name: "env", repo: `box.env = { EDITOR = "vi", TZ = "UTC" }`},
 		{name: "owned", repo: `box.env = { HTTPS_PROXY = "x" }`, want: []string{"1:13: box.env.HTTPS_PROXY: variable HTTPS_PROXY is set by foldyard"}},
 		{name: "owned, lower case", repo: `box.env = { https_proxy = "x", node_extra_ca_certs = "y" }`, want: []string{"https_proxy", "node_extra_ca_certs"}},
@@ -230,7 +238,8 @@ func TestBox(t *testing.T) {
 		{name: "operator's mounts", operator: "[projects.repo.box]\nmounts = [\"/opt/tool\", \"/opt/x:/opt/y:rw\"]\n"},
 		{name: "operator's bad mounts", operator: "[projects.repo.box]\nmounts = [\"/\", \"/opt/x:opt\", \"/opt:/a/../b\"]\n", want: []string{"whole file system", "absolute and clean", "absolute and clean"}},
 		{name: "operator's keys in the repo", repo: "[box]\nwritable = [\".git/hooks\"]\nuid = 1000\n", want: []string{
-			"2:1: box.writable: may only be set in the operator's config.toml", "3:1: box.uid: may only be set"}},
+			"2:1: box.writable: may only be set in the operator's config.toml", "3:1: box.uid: may only be set",
+		}},
 		{name: "operator's keys", operator: "[projects.repo.box]\nwritable = [\".git/hooks\"]\nuid = 1000\n"},
 		{name: "uid 0 of the host", operator: "[projects.repo.box]\nuid = 0\n", want: []string{"box.uid: want the uid of an unprivileged user"}},
 		{name: "writable outside", operator: "[projects.repo.box]\nwritable = [\"../x\", \"/etc\", \".\"]\n", want: []string{"writable[0]", "writable[1]", "writable[2]"}},
@@ -355,7 +364,8 @@ func TestInject(t *testing.T) {
 		{name: "preset instead of hosts", repo: rule("x", `preset = "npm"`)},
 		{name: "unknown preset", repo: rule("x", `preset = "npn"`), want: []string{"known are anthropic"}},
 		{name: "command in the repo", repo: "[[inject]]\nname = \"x\"\nkind = \"command\"\ncommand = [\"sh\"]\n" + host, want: []string{
-			"inject[0].kind: runs a program on the host", "inject[0].command: may only be set in the operator's config.toml"}},
+			"inject[0].kind: runs a program on the host", "inject[0].command: may only be set in the operator's config.toml",
+		}},
 		{name: "command of the operator", operator: "[[projects.repo.inject]]\nname = \"x\"\nkind = \"command\"\ncommand = [\"pass\"]\n" + host},
 		{name: "overlap", repo: rule("demo", host) + rule("demo2", host), want: []string{"inject[1]: the rules demo and demo2 overlap"}},
 		{name: "overlap by wildcard", repo: rule("demo", host) + rule("demo2", `hosts = ["*.test"]`), want: []string{"demo and demo2 overlap"}},

@@ -23,8 +23,6 @@ func decode(r *report, n *node, v any) map[string]pos {
 	return d.at
 }
 
-var textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
-
 // table fills a struct; a key that comes with an old name is taken under its
 // new one, with a warning.
 func (d *decoder) table(n *node, v reflect.Value, path string) {

@@ -135,7 +135,8 @@ func (p Project) Layout() Layout { return p.layout }
 
 // The files and directories of a project, as CONTRACT.md lists them.
 
-func (p Project) AdoptedDir() string      { return filepath.Join(p.Dir, "adopted") }
+func (p Project) AdoptedDir() string { return filepath.Join(p.Dir, "adopted") }
+
 func (p Project) AdoptedConfig() string   { return filepath.Join(p.Dir, "adopted", "foldyard.toml") }
 func (p Project) AdoptedRecord() string   { return filepath.Join(p.Dir, "adopted", "adopted.json") }
 func (p Project) Bound() string           { return filepath.Join(p.Dir, "bound.json") }

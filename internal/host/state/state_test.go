@@ -335,7 +335,11 @@ func TestGrantsRoundTrip(t *testing.T) {
 func TestGrantsAddAllOrNone(t *testing.T) {
 	g := openGrants(t, testProject(t))
 	for _, bad := range []Grant{
-		{Rule: "*"}, {Rule: "a.test:0"}, {Rule: ""}, {Rule: "a.test", Level: "forever"}, {Rule: "a.test", Deny: true, Internal: true},
+		{Rule: "*"},
+		{Rule: "a.test:0"},
+		{Rule: ""},
+		{Rule: "a.test", Level: "forever"},
+		{Rule: "a.test", Deny: true, Internal: true},
 		{Rule: "a.test", Level: Permanent, Box: "b1"},
 	} {
 		if _, err := g.Add(t.Context(), noon, Grant{Rule: "good.test"}, bad); err == nil {
