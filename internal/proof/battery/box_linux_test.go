@@ -571,3 +571,13 @@ func TestFileOfTheHostInTheBoxIsFound(t *testing.T) {
 		t.Error("the row tells the secret")
 	}
 }
+
+func send(ctx context.Context, network, to, text string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, to)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(c, text)
+	return errors.Join(err, c.Close())
+}

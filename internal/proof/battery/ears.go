@@ -87,14 +87,18 @@ func ownAddrs() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-func (e *ears) heard(where string, data []byte) {
-	if id, ok := probe.ParseTag(data, e.nonce); ok {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if len(e.arrived) < 256 {
-			e.arrived[id] = where
-		}
+// heard notes a nonce that arrived, and reports whether there was one.
+func (e *ears) heard(where string, data []byte) bool {
+	id, ok := probe.ParseTag(data, e.nonce)
+	if !ok {
+		return false
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.arrived) < 256 {
+		e.arrived[id] = where
+	}
+	return true
 }
 
 // knocked takes our own knock back, and reports whether it arrived.
@@ -159,8 +163,7 @@ func (e *ears) accept(l net.Listener) {
 			for n < len(buf) {
 				got, err := conn.Read(buf[n:])
 				n += got
-				e.heard(l.Addr().String(), buf[:n])
-				if err != nil {
+				if e.heard(l.Addr().String(), buf[:n]) || err != nil {
 					return
 				}
 			}
