@@ -189,7 +189,6 @@ func (e *Engine) hold(ctx context.Context, n *note, c *client, a Ask) bool {
 	defer e.meters.held.give()
 	c.enter(phaseWaiting) // a client that gives up ends the wait
 	defer c.enter(phaseBusy)
-	n.held = true
 	return e.cfg.Hold(ctx, a)
 }
 
@@ -213,9 +212,11 @@ func (c *client) refuse(n *note, d *denial) {
 	case capture.ViaConnect:
 		d.connect, n.Status = true, d.status
 		_ = d.write(c, c.accepts) // it may be gone: the record says what matters
+		c.e.finish(n)
 		c.linger()
 	case capture.ViaSOCKS:
-		_ = connect.WriteReply(c, d.socks())
+		_ = connect.WriteReply(c, d.socks()) // likewise
+		c.e.finish(n)
 		c.linger()
 	default:
 		reset(c.Conn)
@@ -230,15 +231,12 @@ func (c *client) linger() {
 		return
 	}
 	_ = c.tcp.CloseWrite() // an error shows in the reads below
-	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+	_ = c.SetReadDeadline(time.Now().Add(c.e.lim.Linger))
 	drain(c.Conn, lingerBytes)
 	_ = c.Close()
 }
 
-const (
-	lingerTime  = time.Second
-	lingerBytes = 1 << 20
-)
+const lingerBytes = 1 << 20
 
 // drain reads and drops until an error or n bytes.
 func drain(r net.Conn, n int) {

@@ -239,6 +239,7 @@ func (s *session) answer(n *note, d *denial) bool {
 	if err := d.respond(s.bw, as, s.req.Method == http.MethodHead, closing); err != nil || !closing {
 		return err == nil
 	}
+	s.e.finish(n)
 	s.hangUp()
 	return false
 }
@@ -246,7 +247,7 @@ func (s *session) answer(n *note, d *denial) bool {
 // hangUp closes in order: close_notify, FIN, and what the client still sends
 // is read for a moment, lest it resets our last words away.
 func (s *session) hangUp() {
-	_ = s.c.SetDeadline(time.Now().Add(lingerTime)) // TLS must not wait for a client that takes nothing
+	_ = s.c.SetDeadline(time.Now().Add(s.e.lim.Linger)) // TLS must not wait for a client that takes nothing
 	if t, ok := s.conn.(interface{ CloseWrite() error }); ok && s.conn != net.Conn(s.c) {
 		_ = t.CloseWrite() // it may be gone already
 	}

@@ -18,6 +18,7 @@ type Limits struct {
 	Dial          time.Duration // for an upstream connection, TLS included: 30 s, then 502
 	Stalled       time.Duration // for a write that the box does not take: 5 min, then closed
 	HalfClosed    time.Duration // of a tunnel: 5 min, then closed
+	Linger        time.Duration // for the client to read our last words: 1 s, then closed
 	IdleUpstream  time.Duration // of a pooled connection: 90 s, then closed
 	ConnsPerBox   int           // 1024, then reset
 	Conns         int           // 4096, then reset
@@ -48,6 +49,7 @@ func (l Limits) orDefaults() Limits {
 	setTime(&l.Dial, 30*time.Second)
 	setTime(&l.Stalled, 5*time.Minute)
 	setTime(&l.HalfClosed, 5*time.Minute)
+	setTime(&l.Linger, time.Second)
 	setTime(&l.IdleUpstream, 90*time.Second)
 	setInt(&l.ConnsPerBox, 1024)
 	setInt(&l.Conns, 4096)

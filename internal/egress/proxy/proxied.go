@@ -70,5 +70,6 @@ func (e *Engine) badSocks(c *client, n *note, err error) {
 	if bad.Reply != connect.Succeeded {
 		_ = connect.WriteReply(c, bad.Reply) // it may be gone
 	}
+	e.finish(n)
 	c.linger()
 }

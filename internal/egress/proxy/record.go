@@ -18,7 +18,7 @@ type note struct {
 	port   uint16
 	began  time.Time
 	silent bool // leave no record: others speak for it
-	held   bool
+	done   bool
 }
 
 func (e *Engine) begin(c *client) *note {
@@ -38,11 +38,13 @@ func (n *note) open(c *client, now time.Time) {
 
 func (n *note) to(t dest.Target) { n.Host, n.Port = t.Host.String(), t.Port }
 
-// finish hands the record over. A record that nobody decided is a refusal.
+// finish hands the record over, once. A record that nobody decided is a
+// refusal.
 func (e *Engine) finish(n *note) {
-	if n.silent {
+	if n.silent || n.done {
 		return
 	}
+	n.done = true
 	if n.Verdict == "" {
 		n.Verdict = capture.VerdictDeny
 	}

@@ -206,6 +206,7 @@ func (x *exchange) answer() (keep bool) {
 		x.u.abort()
 	}
 	if closing {
+		s.e.finish(x.n)
 		s.hangUp()
 	}
 	return !closing

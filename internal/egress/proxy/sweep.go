@@ -54,8 +54,9 @@ func (c *client) swept() {
 		c.cut(endStalled)
 		return
 	}
+	phase := c.phase.Load() // before since: enter writes them the other way round
 	since := c.since.Load()
-	switch c.phase.Load() {
+	switch phase {
 	case phaseIdle:
 		if in(since) > e.lim.Idle {
 			_ = c.SetReadDeadline(time.Unix(1, 0)) // its reader closes politely

@@ -69,6 +69,7 @@ func (x *exchange) upgrade() (keep bool) {
 	x.n.ReqBytes, x.n.RespBytes = capture.N(sent), capture.N(back.Load())
 	x.n.cut(s.c.endedBy())
 	u.abort()
+	s.e.finish(x.n)
 	s.hangUp()
 	return false
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -73,7 +74,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w.publish()
 	cfg := Config{
 		Policy: w.snap.Load, Dialer: (*worldDialer)(w), Leaves: ca.NewLeaves(ours, time.Now, ca.Limits{}), Record: w.record,
-		originalDst: w.originalDst,
+		originalDst: w.originalDst, Limits: Limits{Linger: 10 * time.Millisecond},
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -361,7 +362,7 @@ func (w *world) connect(hostport string) (net.Conn, string, error) {
 func readUntil(c io.Reader, end string) (string, error) {
 	var b []byte
 	var one [1]byte
-	for !strings.HasSuffix(string(b), end) {
+	for !bytes.HasSuffix(b, []byte(end)) {
 		if _, err := io.ReadFull(c, one[:]); err != nil {
 			return string(b), err
 		}
