@@ -427,3 +427,32 @@ func TestPublishedPortReachesWhatTheBoxListensOn(t *testing.T) {
 		t.Error("a port that nobody listens on answered")
 	}
 }
+
+func TestConnectionIsAttributedToItsProcess(t *testing.T) {
+	c, spec := testBox(t, func(s *Spec) { withHelper(t, s) })
+	links, err := c.Adopt(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer links.Close()
+	found := make(chan *Process, 1)
+	go func() {
+		defer close(found)
+		conn, err := links.Redirect[0].Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		if p, err := c.Who(context.Background(), conn.RemoteAddr().(*net.TCPAddr).AddrPort()); err == nil {
+			found <- p
+		}
+	}()
+	in(t, c, spec, "./helper "+dialVerb+" tcp 198.18.5.5:5432")
+	p := <-found
+	if p == nil || !strings.HasSuffix(p.Exe, "/helper") || !strings.Contains(p.Cmd, dialVerb+" tcp 198.18.5.5:5432") {
+		t.Errorf("got %+v, want the helper", p)
+	}
+	if _, err := c.Who(t.Context(), netip.MustParseAddrPort("198.18.0.1:1")); err == nil {
+		t.Error("a socket that does not exist has an owner")
+	}
+}

@@ -83,6 +83,24 @@ func (c *Client) Probe(ctx context.Context, plan []byte, asRoot bool) ([]byte, e
 	return a.Data, nil
 }
 
+// Who names the process in the box that owns the socket with this local address.
+func (c *Client) Who(ctx context.Context, socket netip.AddrPort) (*Process, error) {
+	b, err := json.Marshal(socket)
+	if err != nil {
+		return nil, err
+	}
+	a, files, err := c.ask(ctx, &wire.Message{Op: "who", Data: b})
+	closeAll(files)
+	if err != nil {
+		return nil, err
+	}
+	p := new(Process)
+	if err := json.Unmarshal(a.Data, p); err != nil {
+		return nil, fmt.Errorf("read a process: %w", err)
+	}
+	return p, nil
+}
+
 // DialPort connects to a port that something in the box listens on.
 func (c *Client) DialPort(ctx context.Context, port int) (*net.TCPConn, error) {
 	_, files, err := c.ask(ctx, &wire.Message{Op: "dial", Port: port})

@@ -299,6 +299,15 @@ func (k *keeper) one(c *wire.Conn) {
 	case "facts":
 		closeAll(files)
 		k.answerData(c, func() (any, error) { return k.facts() })
+	case "who":
+		closeAll(files)
+		k.answerData(c, func() (any, error) {
+			var a netip.AddrPort
+			if err := json.Unmarshal(m.Data, &a); err != nil {
+				return nil, fmt.Errorf("read an address: %w", err)
+			}
+			return who(a)
+		})
 	case "dial":
 		closeAll(files)
 		k.dial(c, m.Port)

@@ -69,6 +69,13 @@ type Refusal struct {
 	Count uint64     `json:"count"`
 }
 
+// Process is who in a box owns a socket, by the box's own word.
+type Process struct {
+	Pid int    `json:"pid"` // in the box's pid namespace
+	Exe string `json:"exe"`
+	Cmd string `json:"cmd"` // at most 512 bytes
+}
+
 // Facts is what the host sees of a box: what evidence is bound to and corroborated with.
 type Facts struct {
 	Box       string   `json:"box"`

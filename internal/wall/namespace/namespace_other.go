@@ -44,6 +44,9 @@ func (*Client) Facts(context.Context) (*Facts, error) { return nil, ErrUnsupport
 // Probe returns ErrUnsupported.
 func (*Client) Probe(context.Context, []byte, bool) ([]byte, error) { return nil, ErrUnsupported }
 
+// Who returns ErrUnsupported.
+func (*Client) Who(context.Context, netip.AddrPort) (*Process, error) { return nil, ErrUnsupported }
+
 // DialPort returns ErrUnsupported.
 func (*Client) DialPort(context.Context, int) (*net.TCPConn, error) { return nil, ErrUnsupported }
 
