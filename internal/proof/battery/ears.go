@@ -103,7 +103,7 @@ func (e *ears) heard(where string, data []byte) bool {
 
 // knocked takes our own knock back, and reports whether it arrived.
 func (e *ears) knocked(row string) bool {
-	for range 100 {
+	for range 2000 { // 10 s: a busy computer must not turn our own knock into a probe that got out
 		e.mu.Lock()
 		_, ok := e.arrived[row]
 		delete(e.arrived, row)

@@ -229,13 +229,11 @@ func Tag(nonce, id string) string {
 // ParseTag finds a Tag in bytes that arrived somewhere.
 func ParseTag(data []byte, nonce string) (id string, ok bool) {
 	_, rest, found := strings.Cut(string(data), "foldyard-probe "+nonce+" ")
-	if !found {
-		return "", false
+	end := strings.IndexAny(rest, "\r\n")
+	if !found || end < 0 {
+		return "", false // not all of it is there yet
 	}
-	if end := strings.IndexAny(rest, "\r\n \x00"); end >= 0 {
-		rest = rest[:end]
-	}
-	return rest, true
+	return rest[:end], true
 }
 
 // ParseStart returns field 22 of a /proc/PID/stat file: when the process
