@@ -1,16 +1,84 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
+
+	"foldyard/internal/box"
+	"foldyard/internal/egress/ca"
+	"foldyard/internal/proof/doctor"
+	"foldyard/internal/wall/namespace"
 )
 
 func (a *app) doctor() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "doctor", Short: "Can this computer do it, and how to make it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return fmt.Errorf("not wired yet")
+			h, err := a.layout()
+			if err != nil {
+				return err
+			}
+			o := doctor.Options{
+				Inside: box.Inside(), Now: a.Now(), Config: h.Layout.ConfigDir, State: h.Layout.StateDir, CA: h.Layout.CADir(), Program: a.Program,
+				Wall: wallRows, Roots: ca.SystemBundle, Getenv: a.Getenv,
+			}
+			if info, err := os.Stat(a.Program); err == nil {
+				o.Built = info.ModTime()
+			}
+			if dir, err := h.Discover(a.dir()); err == nil {
+				o.Project = dir
+				if p, err := h.Resolve(dir); err == nil {
+					if cfg, err := h.Load(p); err == nil {
+						o.Resolver = cfg.Upstream.Resolver
+					}
+				}
+			}
+			rows := doctor.Run(cmd.Context(), o)
+			if a.json {
+				err = a.printJSON(rows)
+			} else {
+				a.printDoctor(rows)
+			}
+			if err == nil && !doctor.Healthy(rows) {
+				err = &exit{code: exitFailed}
+			}
+			return err
 		},
 	})
+}
+
+// wallRows asks the namespace backend what it can do here.
+func wallRows(ctx context.Context) []doctor.Row {
+	var out []doctor.Row
+	for _, f := range namespace.Available(ctx) {
+		out = append(out, doctor.Row{Name: f.Name, State: f.State, Detail: f.Detail, Fix: f.Fix})
+	}
+	return out
+}
+
+func (a *app) printDoctor(rows []doctor.Row) {
+	var cells [][]string
+	for _, r := range rows {
+		cells = append(cells, []string{r.State, r.Name, escape(r.Detail)})
+		if r.Fix != "" {
+			cells = append(cells, []string{"", "", "fix: " + escape(r.Fix)})
+		}
+	}
+	table(a.Stdout, "", cells, func(_, col int, cell string) string {
+		switch {
+		case col == 0 && cell == "ok":
+			return a.style.green(cell)
+		case col == 0 && cell == "warn":
+			return a.style.yellow(cell)
+		case col == 0:
+			return a.style.red(cell)
+		}
+		return cell
+	})
+	if !doctor.Healthy(rows) {
+		fmt.Fprintln(a.Stdout, a.style.dim("a row that failed says what to do"))
+	}
 }
