@@ -227,9 +227,7 @@ func (x *exchange) finishUpload() bool {
 	if x.up == nil {
 		return true
 	}
-	select {
-	case <-x.up.done:
-	default:
+	if !x.up.over() && !(x.s.req.Expect100 && x.s.resp.Close) { // that body will not come
 		t := time.NewTimer(afterAnswer)
 		defer t.Stop()
 		select {
