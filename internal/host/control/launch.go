@@ -30,6 +30,9 @@ type Launch struct {
 // readyFD is the descriptor on which a supervisor that was launched reports: one line, "ready", "taken" or what went wrong.
 const readyFD = 3
 
+// maxLog is the size in bytes beyond which a starting supervisor begins a new log.
+const maxLog = 8 << 20
+
 // startTimeout bounds the wait for a supervisor.
 const startTimeout = 20 * time.Second
 
@@ -96,6 +99,11 @@ func (l Launch) start(ctx context.Context, c *Client) error {
 	if l.Prepare != nil {
 		if err := l.Prepare(); err != nil {
 			return err
+		}
+	}
+	if info, err := os.Lstat(l.Log); err == nil && info.Size() > maxLog {
+		if err := os.Rename(l.Log, l.Log+".1"); err != nil {
+			return fmt.Errorf("rotate supervisor's log: %w", err)
 		}
 	}
 	log, err := os.OpenFile(l.Log, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)

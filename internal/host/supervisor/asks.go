@@ -17,22 +17,17 @@ import (
 // maxAsks bounds the unanswered list; the oldest that nobody waits for is forgotten first.
 const maxAsks = 500
 
-// askKey names what one answer answers.
-type askKey struct {
-	box    string
-	target dest.Target
-}
-
-// asks is what was refused, or is held, and has no answer yet.
+// asks is what was refused, or is held, and has no answer yet, by target: boxes of one project are one trust domain, and an
+// answer is for all of them.
 type asks struct {
 	mu   sync.Mutex
 	next int
-	list map[askKey]*ask
+	list map[dest.Target]*ask
 }
 
 type ask struct {
 	id      string
-	key     askKey
+	key     dest.Target
 	process json.RawMessage
 	since   time.Time
 	last    time.Time
@@ -42,15 +37,15 @@ type ask struct {
 }
 
 // refused notes one refusal. It may be called from the record path: it does not block.
-func (a *asks) refused(k askKey, process json.RawMessage, now time.Time) {
+func (a *asks) refused(k dest.Target, process json.RawMessage, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.note(k, process, now)
 }
 
-func (a *asks) note(k askKey, process json.RawMessage, now time.Time) *ask {
+func (a *asks) note(k dest.Target, process json.RawMessage, now time.Time) *ask {
 	if a.list == nil {
-		a.list = map[askKey]*ask{}
+		a.list = map[dest.Target]*ask{}
 	}
 	e := a.list[k]
 	if e == nil {
@@ -83,7 +78,7 @@ func (a *asks) makeRoom() {
 }
 
 // hold waits until the ask is answered, ctx ends or the timeout passes, and tells whether it was answered.
-func (a *asks) hold(ctx context.Context, k askKey, process json.RawMessage, now time.Time, timeout time.Duration) bool {
+func (a *asks) hold(ctx context.Context, k dest.Target, process json.RawMessage, now time.Time, timeout time.Duration) bool {
 	a.mu.Lock()
 	e := a.note(k, process, now)
 	e.held++
@@ -105,7 +100,7 @@ func (a *asks) hold(ctx context.Context, k askKey, process json.RawMessage, now 
 }
 
 // find returns the ask called id.
-func (a *asks) find(id string) (askKey, bool) {
+func (a *asks) find(id string) (dest.Target, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k, e := range a.list {
@@ -113,27 +108,15 @@ func (a *asks) find(id string) (askKey, bool) {
 			return k, true
 		}
 	}
-	return askKey{}, false
+	return dest.Target{}, false
 }
 
 // reconsider forgets, and wakes whoever waits for, the asks that answered says have an answer now.
-func (a *asks) reconsider(answered func(askKey) bool) {
+func (a *asks) reconsider(answered func(dest.Target) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k, e := range a.list {
 		if answered(k) {
-			close(e.answer)
-			delete(a.list, k)
-		}
-	}
-}
-
-// forgetBox drops what only a box that is gone asked.
-func (a *asks) forgetBox(id string, keep bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for k, e := range a.list {
-		if k.box == id && (!keep || e.held > 0) {
 			close(e.answer)
 			delete(a.list, k)
 		}
@@ -155,7 +138,7 @@ func (a *asks) rows() []control.Ask {
 		if len(process) == 0 {
 			process = json.RawMessage("null")
 		}
-		out = append(out, control.Ask{ID: e.id, Host: k.target.Host.String(), Port: k.target.Port, Rule: ruleFor(k.target), Process: process, Since: e.since.UTC(), Count: e.count, Held: e.held > 0})
+		out = append(out, control.Ask{ID: e.id, Host: k.Host.String(), Port: k.Port, Rule: ruleFor(k), Process: process, Since: e.since.UTC(), Count: e.count, Held: e.held > 0})
 	}
 	slices.SortFunc(out, func(x, y control.Ask) int {
 		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
@@ -166,15 +149,14 @@ func (a *asks) rows() []control.Ask {
 // ruleFor is the narrowest plain rule that permits a target.
 func ruleFor(t dest.Target) string {
 	if t.Port == 443 || t.Port == 80 {
-		h := t.Host.String()
-		return h
+		return t.Host.String()
 	}
 	return t.String()
 }
 
 // answered tells whether the policy in force has an answer to an ask, either way.
-func (s *Supervisor) answered(k askKey) bool {
-	d := s.effective.Snapshot().Connect(s.query(k.box, k.target))
+func (s *Supervisor) answered(k dest.Target) bool {
+	d := s.effective.Snapshot().Connect(s.query("", k))
 	return d.Verdict.Permits() || d.Rule != ""
 }
 
@@ -188,7 +170,7 @@ func (s *Supervisor) Answer(ctx context.Context, id string, a control.Answer) (c
 		return control.Changed{}, &control.Error{Code: control.CodeNotFound, Detail: fmt.Sprintf("no ask %q waits for an answer", id), Hint: "fy asks lists what does"}
 	}
 	q := a.RuleRequest
-	q.Rules = []string{ruleFor(k.target)}
+	q.Rules = []string{ruleFor(k)}
 	origin := "fy ask allow"
 	if !a.Allow {
 		origin = "fy ask deny"

@@ -86,8 +86,11 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 		return control.Box{}, err
 	}
 	out, err := s.enter(b, control.EnterRequest{Env: q.Env, Term: q.Term})
+	if err == nil && q.Oneshot && ctx.Err() != nil {
+		err = context.Cause(ctx) // nobody is there to launch its command
+	}
 	if err != nil {
-		s.stopBox(ctx, b)
+		s.stopBox(context.WithoutCancel(ctx), b)
 		return control.Box{}, err
 	}
 	out.Notes = s.notes(cfg)
@@ -106,8 +109,11 @@ func firstNonEmpty(s ...string) string {
 // notes are what the operator should know when a box is made.
 func (s *Supervisor) notes(cfg *config.Effective) []string {
 	var out []string
-	if s.checkout.Notice != "" {
-		out = append(out, s.checkout.Notice)
+	s.mu.Lock()
+	notice := s.checkout.Notice
+	s.mu.Unlock()
+	if notice != "" {
+		out = append(out, notice)
 	}
 	if len(cfg.Inject) > 0 {
 		out = append(out, "[[inject]] is not built yet: dummies stay dummies")
@@ -172,11 +178,10 @@ func (s *Supervisor) grantBox(ctx context.Context, id string, q control.BoxReque
 	for i := range entries {
 		entries[i].Box = id
 	}
-	f, err := s.grants.Add(ctx, s.now(), entries...)
-	if err != nil {
+	if _, err := s.grants.Add(ctx, s.now(), entries...); err != nil {
 		return storeError(err)
 	}
-	return s.apply(f)
+	return s.apply()
 }
 
 // serve adopts a box that runs, and carries its traffic until it ends.
@@ -273,10 +278,9 @@ func (b *sandbox) release() {
 
 // forget removes what a box left on disk and in the store.
 func (s *Supervisor) forget(ctx context.Context, id, socket string) {
-	s.asks.forgetBox(id, true)
 	f, err := s.grants.EndBox(ctx, id)
 	if err == nil && s.effective.Snapshot().Generation() != f.Generation {
-		err = s.apply(f)
+		err = s.apply()
 	}
 	err = errors.Join(err, state.RemoveBox(s.opt.Project, id), remove(socket), s.evidence().DropBox(id))
 	if err != nil {

@@ -81,7 +81,7 @@ func (s *Supervisor) proxyOptions(url string) dialer.ProxyOptions {
 
 // hold waits for the operator's answer to a refused request.
 func (s *Supervisor) hold(ctx context.Context, a proxy.Ask) bool {
-	return s.asks.hold(ctx, askKey{a.Box, a.Target}, processJSON(a.Process), s.now(), s.cfg.Load().Proxy.AskTimeout.Duration())
+	return s.asks.hold(ctx, a.Target, processJSON(a.Process), s.now(), s.cfg.Load().Proxy.AskTimeout.Duration())
 }
 
 func readPEMs(files []string) ([][]byte, error) {

@@ -20,13 +20,15 @@ func bad(format string, args ...any) error {
 	return &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf(format, args...)}
 }
 
-// apply renders the store into what the engine obeys, and makes what is running follow.
-func (s *Supervisor) apply(f state.GrantFile) error {
-	return s.render(f, false)
-}
+// apply renders the store as it is now into what the engine obeys, and makes what is running follow. The last of several
+// changes at once renders all of them.
+func (s *Supervisor) apply() error { return s.render(false) }
 
-func (s *Supervisor) render(f state.GrantFile, first bool) error {
-	out, err := f.Render(s.now(), s.cfg.Load().Tunnels, nil)
+func (s *Supervisor) render(first bool) error {
+	s.rendering.Lock()
+	defer s.rendering.Unlock()
+	cfg := s.cfg.Load()
+	out, err := s.grants.File().Render(s.now(), cfg.Tunnels, cfg.InjectHosts())
 	if err != nil {
 		return err
 	}
@@ -128,7 +130,7 @@ func (s *Supervisor) add(ctx context.Context, q control.RuleRequest, deny bool, 
 	if !s.snapshotEnforces() {
 		out.Notes = append(out.Notes, "the allowlist does not enforce now: fy enforce on")
 	}
-	return out, s.apply(f)
+	return out, s.apply()
 }
 
 // storeError gives a damaged store the shape of a refusal with a way on.
@@ -171,7 +173,7 @@ func (s *Supervisor) Revoke(ctx context.Context, q control.RuleRequest) (control
 		out.Rules = append(out.Rules, control.Grant{Rule: r})
 		s.audit("revoked", r, "")
 	}
-	return out, s.apply(f)
+	return out, s.apply()
 }
 
 // Grants lists the store's live entries, newest last.
@@ -202,7 +204,7 @@ func (s *Supervisor) Enforce(ctx context.Context, q control.EnforceRequest) (con
 		return control.Changed{}, storeError(err)
 	}
 	s.audit("enforce "+to, "", "")
-	return control.Changed{Generation: f.Generation}, s.apply(f)
+	return control.Changed{Generation: f.Generation}, s.apply()
 }
 
 // Learn opens a window in which everything public is let through and noted.
@@ -217,7 +219,7 @@ func (s *Supervisor) Learn(ctx context.Context, q control.LearnRequest) (control
 		return control.Learning{}, storeError(err)
 	}
 	s.audit("learning until "+end.UTC().Format(time.RFC3339), "", "")
-	return s.learning(f), s.apply(f)
+	return s.learning(f), s.apply()
 }
 
 // Learning tells whether a window is open, and what was learnt.

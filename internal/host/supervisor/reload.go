@@ -9,7 +9,7 @@ import (
 )
 
 // Reload reads the configuration again.
-func (s *Supervisor) Reload(context.Context) (control.Reloaded, error) {
+func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 	checkout, err := s.opt.Host.Resolve(s.opt.Dir)
 	if err != nil {
 		return control.Reloaded{}, err
@@ -43,5 +43,8 @@ func (s *Supervisor) Reload(context.Context) (control.Reloaded, error) {
 	s.mu.Unlock()
 	s.cfg.Store(next)
 	s.audit("config", "", "")
-	return out, s.apply(s.grants.File())
+	if err := s.seed(ctx, next); err != nil {
+		return out, err
+	}
+	return out, s.apply()
 }

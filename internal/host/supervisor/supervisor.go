@@ -74,8 +74,9 @@ type Supervisor struct {
 
 	mu        sync.Mutex
 	boxes     map[string]*sandbox
-	busy      int        // boxes that are being made
-	idle      time.Time  // since when there is no box
+	busy      int       // boxes that are being made
+	idle      time.Time // since when there is no box
+	rendering sync.Mutex
 	making    sync.Mutex // one long-lived box at a time
 	verifying sync.Mutex // one battery at a time
 
@@ -111,8 +112,8 @@ func Run(ctx context.Context, opt Options) (err error) {
 	if err != nil {
 		return err
 	}
-	s.quit = cancel
 	defer s.close()
+	s.quit = cancel
 	l, err := listen(opt.Project.ControlSocket())
 	if err != nil {
 		return err
@@ -155,6 +156,11 @@ func listen(path string) (*net.UnixListener, error) {
 // open makes all there is, in the order in which it depends on each other. It starts nothing that serves.
 func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	s = &Supervisor{opt: opt, log: opt.Log, now: opt.Now, since: opt.Now(), boxes: map[string]*sandbox{}, rearm: make(chan struct{}, 1), idle: opt.Now()}
+	defer func() {
+		if err != nil && s.engine != nil {
+			s.close()
+		}
+	}()
 	if s.checkout, err = opt.Host.Resolve(opt.Dir); err != nil {
 		return nil, err
 	}
@@ -163,7 +169,7 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 		return nil, err
 	}
 	s.cfg.Store(cfg)
-	if s.grants, err = openGrants(ctx, opt, s.log); err != nil {
+	if s.grants, err = openGrants(ctx, opt); err != nil {
 		return nil, err
 	}
 	var moved string
@@ -181,32 +187,29 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	}
 	s.trust = sync.OnceValues(s.trustFiles)
 	s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.LoadProgram(opt.Program) })
-	if s.grants != nil {
-		if cfg.Adopted {
-			if _, err := s.grants.Seed(ctx, cfg.Proxy.Enforce.String(), s.now().Add(time.Hour)); err != nil {
-				s.log.Warn("allowlist switch not set from the configuration", slog.String("error", err.Error()))
-			}
-		}
-		if err := s.render(s.grants.File(), true); err != nil {
-			return nil, err
-		}
+	if err := s.seed(ctx, cfg); err != nil {
+		return s, err
 	}
-	return s, nil
+	return s, s.render(true)
 }
 
-// openGrants opens the store. A damaged one stays as it is: what was rendered from it last goes on to hold, and nothing can
-// be changed.
-func openGrants(ctx context.Context, opt Options, log *slog.Logger) (*state.Grants, error) {
-	g, err := state.OpenGrants(opt.Project)
-	if _, damaged := errors.AsType[*state.DamagedError](err); damaged {
-		log.Error("grants cannot be changed", slog.String("error", err.Error()))
-		return nil, err
+// seed takes the first value of the allowlist switch from an adopted configuration; afterwards the store decides.
+func (s *Supervisor) seed(ctx context.Context, cfg *config.Effective) error {
+	if !cfg.Adopted {
+		return nil
 	}
+	_, err := s.grants.Seed(ctx, cfg.Proxy.Enforce.String(), s.now().Add(time.Hour))
+	return err
+}
+
+// openGrants opens the store. A damaged one ends the start: boxes that run have no network until it is repaired. Session
+// grants survive a crash and a restart, but not a reboot: their session is over.
+func openGrants(ctx context.Context, opt Options) (*state.Grants, error) {
+	g, err := state.OpenGrants(opt.Project)
 	if err != nil {
 		return nil, err
 	}
 	if boot := bootID(); boot != "" && bootChanged(opt.Project, boot) {
-		// Session grants survive a crash and a restart, not a reboot: their session is over.
 		if _, err := g.EndSession(ctx); err != nil {
 			return nil, err
 		}
@@ -274,13 +277,13 @@ func (s *Supervisor) tick(ctx context.Context) {
 
 // expire takes out of the store what time ended.
 func (s *Supervisor) expire(ctx context.Context) {
-	f, changed, err := s.grants.Prune(ctx, s.now())
+	_, changed, err := s.grants.Prune(ctx, s.now())
 	switch {
 	case err != nil:
 		s.log.Warn("expired grants not removed", slog.String("error", err.Error()))
 	case changed:
 		s.audit("expired", "", "")
-		if err := s.apply(f); err != nil {
+		if err := s.apply(); err != nil {
 			s.log.Warn("policy not rendered", slog.String("error", err.Error()))
 		}
 		return
@@ -298,9 +301,9 @@ func (s *Supervisor) noteFault() {
 
 // endSession drops session and once grants.
 func (s *Supervisor) endSession(ctx context.Context) {
-	f, err := s.grants.EndSession(ctx)
+	_, err := s.grants.EndSession(ctx)
 	if err == nil {
-		err = s.apply(f)
+		err = s.apply()
 	}
 	if err != nil {
 		s.log.Warn("session grants not dropped", slog.String("error", err.Error()))

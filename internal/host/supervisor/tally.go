@@ -83,7 +83,7 @@ func (s *Supervisor) record(r *capture.Record) {
 		}
 	case capture.VerdictDeny:
 		if t, ok := target(r); ok && askable(r) {
-			s.asks.refused(askKey{r.Box, t}, processJSON(r.Process), s.now())
+			s.asks.refused(t, processJSON(r.Process), s.now())
 		}
 	case capture.VerdictHeld:
 	}

@@ -206,11 +206,15 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, "fy: %s\n", escape(fmt.Sprintf(format, args...)))
 }
 
-// hostOnly refuses a verb that changes policy, config or secrets when it is run inside a box.
+// hostOnly refuses a verb that changes policy, config or secrets, or makes boxes, when it is run inside a box.
 func hostOnly(f func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if box.Inside() {
-			return &exit{exitFailed, hint(fmt.Errorf("fy %s is refused inside a box: only the host decides", path(cmd)), "run it on the host, outside the box")}
+			code := exitFailed
+			if cmd.Annotations["relays"] != "" {
+				code = exitFoldyard
+			}
+			return &exit{code, hint(fmt.Errorf("fy %s is refused inside a box: only the host decides", path(cmd)), "run it on the host, outside the box")}
 		}
 		return f(cmd, args)
 	}

@@ -15,12 +15,12 @@ func (a *app) exec() *cobra.Command {
 	c := &cobra.Command{
 		Use: "exec [flags] [--] CMD [ARG…]", Short: "Run a command in the running box", Args: cobra.ArbitraryArgs,
 		Annotations: map[string]string{"relays": "yes"},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: hostOnly(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("fy exec wants a command: fy exec -- CMD")
 			}
 			return a.execIn(cmd.Context(), id, env, args, raw)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.SetInterspersed(false)

@@ -24,14 +24,14 @@ environment, and reaches no host that was not granted. It is gone when the comma
 		Example:     "  fy run -- npm install\n  fy run --allow example.com -- curl https://example.com/\n  fy run --home --env EDITOR -- bash",
 		Args:        cobra.ArbitraryArgs,
 		Annotations: map[string]string{"relays": "yes"},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: hostOnly(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("fy run wants a command: fy run -- CMD")
 			}
 			q.Oneshot = true
 			q.Env, q.Term = a.named(env), a.inherited()
 			return a.runOnce(cmd.Context(), q, args, quiet, raw)
-		},
+		}),
 	}
 	f := c.Flags()
 	f.SetInterspersed(false)

@@ -9,9 +9,9 @@ func (a *app) shell() *cobra.Command {
 	c := &cobra.Command{
 		Use: "shell", Short: "A terminal in the running box", Args: cobra.NoArgs,
 		Annotations: map[string]string{"relays": "yes"},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
 			return a.execIn(cmd.Context(), id, env, nil, raw)
-		},
+		}),
 	}
 	c.Flags().StringArrayVar(&env, "env", nil, "set `NAME[=VALUE]`; NAME alone passes yours")
 	c.Flags().StringVar(&id, "box", "", "the box `ID` instead of the long-lived one")
