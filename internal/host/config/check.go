@@ -53,9 +53,23 @@ func (c *checker) file(f *File) {
 		}
 	}
 	c.machine(&f.Machine)
+	if !c.few("box.ports", len(f.Box.Ports)) || !c.few("box.mounts", len(f.Box.Mounts)) || !c.few("box.env", len(f.Box.Env)) ||
+		!c.few("proxy.passthrough", len(f.Proxy.Passthrough)) || !c.few("proxy.recommend", len(f.Proxy.Recommend)) || !c.few("inject", len(f.Inject)) {
+		return
+	}
 	c.box(&f.Box, f.Machine.Backend)
 	c.proxy(&f.Proxy)
 	c.inject(f)
+}
+
+// maxEntries bounds every list and table of the two files.
+const maxEntries = 500
+
+func (c *checker) few(key string, n int) bool {
+	if n > maxEntries {
+		c.bad(key, "%d entries, at most %d", n, maxEntries)
+	}
+	return n <= maxEntries
 }
 
 var digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)

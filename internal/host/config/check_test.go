@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -426,5 +427,50 @@ func TestDefaultsByPlatform(t *testing.T) {
 		if e.Machine.Backend != want || e.Machine.Firewall != (want == Lima) || e.Proxy.Enforce != EnforceOn || e.Adopted {
 			t.Errorf("%s: %+v", goos, e.Machine)
 		}
+	}
+}
+
+// A file that a box wrote must not keep the operator waiting.
+func TestBigFilesAreReadQuickly(t *testing.T) {
+	fill := func(head, part, tail string) string {
+		return head + strings.Repeat(part, (MaxFile-len(head)-len(tail))/len(part)) + tail
+	}
+	numbered := func(format string, n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	for name, text := range map[string]string{
+		"unknown keys":  numbered("k%d=1\n", 90_000),
+		"known keys":    "[box.env]\n" + numbered("K%d=\"\"\n", 80_000),
+		"one long key":  fill("", "a.", "a = 1\n"),
+		"one header":    fill("[", "a.", "a]\n"),
+		"tables":        numbered("[t%d]\n", 90_000),
+		"array":         fill("proxy.passthrough=[", "\"a\",", "]\n"),
+		"bad rules":     fill("proxy.recommend=[", "\"*\",", "]\n"),
+		"nested arrays": fill("a = ", "[", "\n"),
+		"nested tables": fill("a = ", "{a=", "\n"),
+		"deep, closed":  "a = " + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "\n",
+		"inject":        numbered("[[inject]]\nname=\"a%d\"\nhosts=[\"*.test\"]\n", 20_000),
+		"comment":       fill("#", "x", "\n"),
+		"string":        fill("a = \"", "x", "\"\n"),
+		"newlines":      fill("", "\n", "x"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.repo(text)
+			start := time.Now()
+			_, err := w.Check(w.resolve())
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("%d bytes took %v", len(text), took)
+			} else {
+				t.Logf("%v", took)
+			}
+			if faults, ok := errors.AsType[Faults](err); ok && len(faults) > maxFaults+1 {
+				t.Errorf("%d faults told", len(faults))
+			}
+		})
 	}
 }

@@ -36,7 +36,7 @@ func (d *decoder) table(n *node, v reflect.Value, path string) {
 				continue
 			}
 			d.warn(e.pos, at, "is now called %s", newer)
-			e.key = newer // for whoever reads the tree next
+			n.rename(e, newer) // for whoever reads the tree next
 			name, at = newer, join(path, newer)
 		}
 		f, ok := known[name]

@@ -113,7 +113,7 @@ func (h Host) defaults() File {
 // merged key by key, everything else, arrays too, is replaced whole; but an
 // [[inject]] of over replaces the one of the same name, or is added.
 func merge(base, over *node) *node {
-	out := &node{pos: base.pos, kind: kindTable, entries: slices.Clone(base.entries)}
+	out := &node{pos: base.pos, kind: kindTable, entries: slices.Clone(base.entries), byKey: maps.Clone(base.byKey)}
 	for _, e := range over.entries {
 		old := out.get(e.key)
 		switch {

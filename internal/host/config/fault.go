@@ -78,10 +78,16 @@ type report struct {
 }
 
 func (r *report) fault(p pos, key, format string, args ...any) {
+	if len(r.faults) >= 10*maxFaults {
+		return // nobody reads them
+	}
 	r.faults = append(r.faults, newFault(p, key, format, args...))
 }
 
 func (r *report) warn(p pos, key, format string, args ...any) {
+	if len(r.warnings) >= maxFaults {
+		return
+	}
 	r.warnings = append(r.warnings, newFault(p, key, format, args...))
 }
 

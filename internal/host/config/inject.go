@@ -186,6 +186,11 @@ func (c *checker) injectHosts(r injectRule) []policy.Rule {
 		}
 	}
 	var rules []policy.Rule
+	const most = 50 // so that comparing every rule with every other stays quick
+	if len(r.Hosts) > most {
+		c.bad(r.key+".hosts", "%d hosts, at most %d", len(r.Hosts), most)
+		return nil
+	}
 	for i, h := range r.Hosts {
 		rule, err := policy.ParseRule(h)
 		key := fmt.Sprintf("%s.hosts[%d]", r.key, i)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -36,8 +37,9 @@ type node struct {
 	text    string // string, bool, int and other: the value as text
 	items   []*node
 	entries []*entry // of a table, in the order of the file
-	tables  bool     // an array made by [[…]]
-	header  bool     // a table that had its own [header], or was inline
+	byKey   map[string]*entry
+	tables  bool // an array made by [[…]]
+	header  bool // a table that had its own [header], or was inline
 }
 
 type entry struct {
@@ -46,25 +48,41 @@ type entry struct {
 	val *node
 }
 
-func (n *node) get(key string) *entry {
-	for _, e := range n.entries {
-		if e.key == key {
-			return e
-		}
+func (n *node) get(key string) *entry { return n.byKey[key] }
+
+// add adds an entry whose key n does not have.
+func (n *node) add(e *entry) {
+	if n.byKey == nil {
+		n.byKey = map[string]*entry{}
 	}
-	return nil
+	n.entries = append(n.entries, e)
+	n.byKey[e.key] = e
 }
 
 // set adds or replaces the entry of key.
 func (n *node) set(e *entry) {
-	for i, old := range n.entries {
-		if old.key == e.key {
-			n.entries[i] = e
-			return
-		}
+	if old := n.byKey[e.key]; old != nil {
+		n.entries[slices.Index(n.entries, old)] = e
+		n.byKey[e.key] = e
+		return
 	}
-	n.entries = append(n.entries, e)
+	n.add(e)
 }
+
+// rename gives e, an entry of n, a key that n does not have.
+func (n *node) rename(e *entry, key string) {
+	delete(n.byKey, e.key)
+	e.key = key
+	n.byKey[key] = e
+}
+
+// Bounds of what is read: no setting comes near them, and reading stays linear
+// in the size of the file.
+const (
+	maxKeyParts = 12
+	maxDepth    = 12
+	maxKeys     = 5000 // toml.Unmarshal is quadratic in the keys of a table
+)
 
 // parser builds the tree of one file.
 type parser struct {
@@ -73,6 +91,7 @@ type parser struct {
 	file     string
 	operator bool
 	newlines []int
+	seen     int // keys
 }
 
 // parseTree parses data. Faults go to r; after a syntax error the tree holds
@@ -91,6 +110,10 @@ func parseTree(r *report, file string, operator bool, data []byte) *node {
 	}
 	before := len(r.faults)
 	whole := p.parse(root)
+	if p.seen > maxKeys {
+		p.fault(p.at(0), "", "more than %d keys", maxKeys)
+		return root
+	}
 	if !whole || len(r.faults) == before {
 		// Where the syntax is wrong, and what TOML forbids that this tree
 		// does not look for.
@@ -120,13 +143,13 @@ func (p *parser) parse(root *node) bool {
 	var up unstable.Parser
 	up.Reset(p.data)
 	current, path := root, ""
-	for up.NextExpression() {
+	for p.seen <= maxKeys && up.NextExpression() {
 		e := up.Expression()
 		switch e.Kind {
 		case unstable.Table, unstable.ArrayTable:
 			current, path = p.header(root, e)
 		case unstable.KeyValue:
-			p.keyValue(current, path, e)
+			p.keyValue(current, path, e, 0)
 		}
 	}
 	return up.Error() == nil
@@ -154,6 +177,10 @@ func (p *parser) at(offset int) pos {
 func (p *parser) header(root *node, e *unstable.Node) (*node, string) {
 	keys := p.keys(e.Key())
 	lost := &node{pos: keys[0].pos, kind: kindTable}
+	if len(keys) > maxKeyParts {
+		p.fault(keys[0].pos, keys[0].key, "a key of more than %d parts", maxKeyParts)
+		return lost, ""
+	}
 	n, path := root, ""
 	for _, k := range keys[:len(keys)-1] {
 		path = join(path, k.key)
@@ -169,7 +196,7 @@ func (p *parser) header(root *node, e *unstable.Node) (*node, string) {
 		switch {
 		case old == nil:
 			last.val = &node{pos: last.pos, kind: kindArray, tables: true, items: []*node{table}}
-			n.entries = append(n.entries, last)
+			n.add(last)
 		case !old.val.tables:
 			p.fault(last.pos, path, "is already there, on line %d, and not as [[%s]]", old.line, path)
 			return lost, path
@@ -181,7 +208,7 @@ func (p *parser) header(root *node, e *unstable.Node) (*node, string) {
 	switch {
 	case old == nil:
 		last.val = table
-		n.entries = append(n.entries, last)
+		n.add(last)
 		return table, path
 	case old.val.kind == kindTable && !old.val.header:
 		old.val.header = true
@@ -198,7 +225,7 @@ func (p *parser) descend(n *node, k *entry, path string) *node {
 	switch {
 	case old == nil:
 		k.val = &node{pos: k.pos, kind: kindTable}
-		n.entries = append(n.entries, k)
+		n.add(k)
 		return k.val
 	case old.val.tables:
 		return old.val.items[len(old.val.items)-1]
@@ -210,8 +237,12 @@ func (p *parser) descend(n *node, k *entry, path string) *node {
 	}
 }
 
-func (p *parser) keyValue(n *node, path string, e *unstable.Node) {
+func (p *parser) keyValue(n *node, path string, e *unstable.Node, depth int) {
 	keys := p.keys(e.Key())
+	if len(keys) > maxKeyParts {
+		p.fault(keys[0].pos, join(path, keys[0].key), "a key of more than %d parts", maxKeyParts)
+		return
+	}
 	for _, k := range keys[:len(keys)-1] {
 		path = join(path, k.key)
 		if n = p.descend(n, k, path); n == nil {
@@ -220,28 +251,33 @@ func (p *parser) keyValue(n *node, path string, e *unstable.Node) {
 	}
 	last := keys[len(keys)-1]
 	path = join(path, last.key)
-	last.val = p.value(e.Value(), last.pos, path)
+	last.val = p.value(e.Value(), last.pos, path, depth)
 	if old := n.get(last.key); old != nil {
 		p.fault(last.pos, path, "comes twice, first on line %d", old.line)
 		return
 	}
-	n.entries = append(n.entries, last)
+	n.add(last)
 }
 
 func (p *parser) keys(it unstable.Iterator) []*entry {
 	var keys []*entry
 	for it.Next() {
 		k := it.Node()
+		p.seen++
 		keys = append(keys, &entry{pos: p.at(int(k.Raw.Offset)), key: string(k.Data)})
 	}
 	return keys
 }
 
-func (p *parser) value(v *unstable.Node, at pos, path string) *node {
+func (p *parser) value(v *unstable.Node, at pos, path string, depth int) *node {
 	if v.Raw.Length > 0 {
 		at = p.at(int(v.Raw.Offset))
 	}
 	n := &node{pos: at, text: string(v.Data)}
+	if depth > maxDepth {
+		p.fault(at, path, "nested more than %d deep", maxDepth)
+		return n
+	}
 	switch v.Kind {
 	case unstable.String:
 		n.kind = kindString
@@ -252,13 +288,13 @@ func (p *parser) value(v *unstable.Node, at pos, path string) *node {
 	case unstable.Array:
 		n.kind = kindArray
 		for it := v.Children(); it.Next(); {
-			n.items = append(n.items, p.value(it.Node(), at, path+"["+strconv.Itoa(len(n.items))+"]"))
+			n.items = append(n.items, p.value(it.Node(), at, path+"["+strconv.Itoa(len(n.items))+"]", depth+1))
 		}
 	case unstable.InlineTable:
 		n.kind = kindTable
 		n.header = true
-		for it := v.Children(); it.Next(); {
-			p.keyValue(n, path, it.Node())
+		for it := v.Children(); p.seen <= maxKeys && it.Next(); {
+			p.keyValue(n, path, it.Node(), depth+1)
 		}
 	}
 	return n
