@@ -31,7 +31,8 @@ box/agent:                box/wire
 wall/namespace:           box box/wire egress/dest proof
 
 # The honesty rule. Probes start from fy's own binary, inside: keep them lean.
-proof:
+docs:
+proof:                    docs
 proof/probe:              proof
 proof/doctor:             proof
 proof/battery:            proof proof/probe

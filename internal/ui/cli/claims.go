@@ -12,18 +12,24 @@ func (a *app) claims() *cobra.Command {
 	return a.jsonFlag(&cobra.Command{
 		Use: "claims", Short: "What foldyard claims, and what shows it", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			claims := []proof.Row{}
+			evidence, err := proof.Published()
+			if err != nil {
+				return err
+			}
+			claims := proof.Hold(proof.Claims(), evidence, a.Now())
+			lacking := 0
+			rows := [][]string{{"RING", "CLAIM", "HOLDS AGAINST", "SHOWN"}}
+			for _, c := range claims {
+				if c.Lacks != "" {
+					lacking++
+				}
+				rows = append(rows, []string{string(c.Ring), c.Text, c.Boundary, c.By()})
+			}
 			if a.json {
 				if err := a.printJSON(claims); err != nil {
 					return err
 				}
-			}
-			lacking := 0
-			rows := [][]string{{"RING", "CLAIM", "BOUNDARY", "SHOWN BY"}}
-			for _, c := range claims {
-				_ = c
-			}
-			if !a.json {
+			} else {
 				table(a.Stdout, "", rows, nil)
 			}
 			if lacking > 0 {
