@@ -18,19 +18,18 @@ func (a *app) claims() *cobra.Command {
 			}
 			claims := proof.Hold(proof.Claims(), evidence, a.Now())
 			lacking := 0
-			rows := [][]string{{"RING", "CLAIM", "HOLDS AGAINST", "SHOWN"}}
 			for _, c := range claims {
 				if c.Lacks != "" {
 					lacking++
 				}
-				rows = append(rows, []string{string(c.Ring), c.Text, c.Boundary, c.By()})
+				if !a.json {
+					fmt.Fprintf(a.Stdout, "%s: %s\n    holds against %s\n    %s\n", c.Ring, c.Text, c.Boundary, c.By())
+				}
 			}
 			if a.json {
 				if err := a.printJSON(claims); err != nil {
 					return err
 				}
-			} else {
-				table(a.Stdout, "", rows, nil)
 			}
 			if lacking > 0 {
 				return &exit{exitFailed, fmt.Errorf("%s without what it needs", plural(lacking, "claim"))}
