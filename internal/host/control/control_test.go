@@ -16,10 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake answers what a test needs; any other call panics, which guard must contain.
 type fake struct {

@@ -223,16 +223,6 @@ func hostOnly(f func(*cobra.Command, []string) error) func(*cobra.Command, []str
 // path is a command's name without "fy".
 func path(cmd *cobra.Command) string { return strings.TrimPrefix(cmd.CommandPath(), "fy ") }
 
-// quote writes s as one word of a shell, unchanged where that is safe.
-func quote(s string) string {
-	if s != "" && strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@%+=:,./-_", r))
-	}) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 func writeAll(w io.Writer, parts ...string) error {
 	_, err := io.WriteString(w, strings.Join(parts, ""))
 	return err

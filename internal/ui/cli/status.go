@@ -2,10 +2,8 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -155,13 +153,4 @@ func (a *app) paintState(s string) string {
 		return a.style.yellow(s)
 	}
 	return s
-}
-
-// age says when a file was last written.
-func (a *app) age(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return ""
-	}
-	return info.ModTime().Format(time.DateOnly)
 }
