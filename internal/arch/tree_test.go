@@ -19,7 +19,7 @@ const root = "../.."
 type file struct {
 	path  string // from the root of the repository
 	pkg   string // cmd/fy, or what follows internal/
-	test  bool
+	test  bool   // or of the kit for tests
 	lines int
 	set   *token.FileSet
 	ast   *ast.File
@@ -60,8 +60,8 @@ func load(t *testing.T) *tree {
 			return
 		}
 		dir := filepath.Dir(path)
-		if !strings.HasPrefix(dir, "internal/") && !strings.HasPrefix(dir, "cmd/") {
-			return
+		if !strings.HasPrefix(dir, "internal/") && !strings.HasPrefix(dir, "cmd/") && dir != "docs" {
+			return // the programs under test/ are not the product's
 		}
 		set := token.NewFileSet()
 		parsed, err := parser.ParseFile(set, path, data, parser.ParseComments)
@@ -70,7 +70,8 @@ func load(t *testing.T) *tree {
 			return
 		}
 		out.files = append(out.files, &file{
-			path: path, pkg: strings.TrimPrefix(dir, "internal/"), test: strings.HasSuffix(path, "_test.go"),
+			path: path, pkg: strings.TrimPrefix(dir, "internal/"),
+			test: strings.HasSuffix(path, "_test.go") || dir == "internal/testkit",
 			lines: strings.Count(string(data), "\n"), set: set, ast: parsed,
 		})
 	})

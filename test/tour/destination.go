@@ -73,7 +73,7 @@ func registries() []string {
 
 func answers(url string) bool {
 	c := &http.Client{Timeout: 5 * time.Second}
-	resp, err := c.Get(url) //nolint:noctx // the client has a time limit
+	resp, err := c.Get(url)
 	if err != nil {
 		return false
 	}

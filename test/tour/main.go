@@ -43,7 +43,7 @@ func main() {
 // beginning.
 func get(url string) error {
 	c := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
-	resp, err := c.Get(url) //nolint:noctx // the client has a time limit
+	resp, err := c.Get(url)
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func (g *guide) run(want int, args ...string) (string, error) {
 }
 
 func (g *guide) quiet(args ...string) {
-	cmd := exec.Command(g.fy, args...) //nolint:noctx // cleaning up
+	cmd := exec.Command(g.fy, args...)
 	cmd.Dir, cmd.Env = filepath.Join(g.dir, "repo"), g.env
 	_ = cmd.Run() // there may be nothing to stop
 }

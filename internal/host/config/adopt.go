@@ -280,8 +280,8 @@ func (h Host) Drift(c Checkout) (Drift, error) {
 	return d, nil
 }
 
-func diffText(old, new []byte) string {
-	return Escape(diff.Diff("adopted/"+FileName, old, FileName, new))
+func diffText(before, now []byte) string {
+	return Escape(diff.Diff("adopted/"+FileName, before, FileName, now))
 }
 
 // ErrNotAdopted says that there is no adopted copy.

@@ -187,8 +187,7 @@ func (c *checker) mount(m *Mount, key string) {
 		m.Write = m.mode != "ro"
 		return
 	}
-	home := "" // a shell would expand ~, this file does not
-	m.Source = absolute(c.dir, m.Source, home)
+	m.Source = absolute(c.dir, m.Source)
 	switch {
 	case strings.HasPrefix(m.Source, filepath.Join(c.dir, "~")):
 		c.bad(key, "~ is not expanded: write the absolute path")
@@ -259,7 +258,7 @@ func (c *checker) operator(op *Operator, dir string) {
 		if p == "" {
 			c.bad(fmt.Sprintf("upstream.ca[%d]", i), "the path is empty")
 		}
-		up.CA[i] = absolute(dir, p, "")
+		up.CA[i] = absolute(dir, p)
 	}
 	if up.Resolver != "" {
 		if a, err := netip.ParseAddr(up.Resolver); err == nil {
@@ -281,7 +280,7 @@ func (c *checker) operator(op *Operator, dir string) {
 				c.bad(fmt.Sprintf("%s.hosts[%d]", key, j), "want a host, got %s", quote(h))
 			}
 		}
-		cert.Cert, cert.Key = absolute(dir, cert.Cert, ""), absolute(dir, cert.Key, "")
+		cert.Cert, cert.Key = absolute(dir, cert.Cert), absolute(dir, cert.Key)
 	}
 	if op.Log.MaxSize == 0 {
 		op.Log.MaxSize = defaultMaxSize
@@ -330,7 +329,7 @@ func (c *checker) secret(name string, s Source, dir string) Source {
 		}
 	}
 	if s.File != "" {
-		s.File = absolute(dir, s.File, "")
+		s.File = absolute(dir, s.File)
 	}
 	return s
 }

@@ -41,7 +41,7 @@ func (d *decoder) table(n *node, v reflect.Value, path string) {
 		}
 		f, ok := known[name]
 		if !ok {
-			d.unknown(e, at, known, v.Type())
+			d.unknown(e, at, known)
 			continue
 		}
 		if f.Tag.Get("operator") != "" && !e.operator {
@@ -69,7 +69,7 @@ func fieldsOf(t reflect.Type) (known map[string]reflect.StructField, old map[str
 	return known, old
 }
 
-func (d *decoder) unknown(e *entry, at string, known map[string]reflect.StructField, t reflect.Type) {
+func (d *decoder) unknown(e *entry, at string, known map[string]reflect.StructField) {
 	names := slices.Sorted(maps.Keys(known))
 	if near := nearest(e.key, names); near != "" {
 		d.fault(e.pos, at, "unknown key; the nearest is %s", near)
@@ -98,7 +98,7 @@ func tablesWith(key string) []string {
 }
 
 func (d *decoder) value(n *node, v reflect.Value, path string, f reflect.StructField) {
-	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](v.Addr()); ok {
 		if n.kind == kindString || n.kind == kindBool && v.Type() == reflect.TypeFor[Enforce]() {
 			if err := u.UnmarshalText([]byte(n.text)); err != nil {
 				d.fault(n.pos, path, "%s", err)
@@ -185,6 +185,7 @@ func (d *decoder) wrong(n *node, path string, k kind) {
 		got = "the string " + quote(n.text)
 	case kindBool, kindInt, kindOther:
 		got = n.text
+	case kindArray, kindTable:
 	}
 	d.fault(n.pos, path, "want %s, got %s", k, got)
 }

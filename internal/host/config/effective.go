@@ -210,7 +210,7 @@ func (e *Effective) flatten(out *[]Value, v reflect.Value, path string) {
 		}
 		return
 	}
-	if s, ok := v.Interface().(fmt.Stringer); ok {
+	if s, ok := reflect.TypeAssert[fmt.Stringer](v); ok {
 		leaf(s.String())
 		return
 	}
@@ -275,10 +275,7 @@ func (h Host) readOperator() ([]byte, error) {
 }
 
 // absolute resolves a path of config.toml.
-func absolute(dir, path, home string) string {
-	if rest, ok := strings.CutPrefix(path, "~/"); ok && home != "" {
-		return filepath.Join(home, rest)
-	}
+func absolute(dir, path string) string {
 	if filepath.IsAbs(path) {
 		return filepath.Clean(path)
 	}

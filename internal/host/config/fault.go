@@ -44,7 +44,7 @@ func (f Fault) String() string {
 const maxFaults = 100
 
 // Faults is every fault that was found, in the order of the files.
-type Faults []Fault
+type Faults []Fault //nolint:errname // it is a list first
 
 // Error returns one fault a line.
 func (fs Faults) Error() string {

@@ -10,7 +10,7 @@ import (
 	"foldyard/internal/host/state"
 )
 
-func fuzzHost(t testing.TB) Host {
+func fuzzHost(t *testing.T) Host {
 	t.Helper()
 	l, err := state.NewLayout(func(k string) string { return map[string]string{"FOLDYARD_HOME": "/nonexistent/fy"}[k] })
 	if err != nil {

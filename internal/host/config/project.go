@@ -193,8 +193,8 @@ func (h Host) ownDirs() []string {
 func resolve(path string) string {
 	path = filepath.Clean(path)
 	for rest := ""; ; {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			return filepath.Join(real, rest)
+		if found, err := filepath.EvalSymlinks(path); err == nil {
+			return filepath.Join(found, rest)
 		}
 		parent := filepath.Dir(path)
 		if parent == path {

@@ -150,6 +150,7 @@ func (p *parser) parse(root *node) bool {
 			current, path = p.header(root, e)
 		case unstable.KeyValue:
 			p.keyValue(current, path, e, 0)
+		default: // comments
 		}
 	}
 	return up.Error() == nil
@@ -296,6 +297,7 @@ func (p *parser) value(v *unstable.Node, at pos, path string, depth int) *node {
 		for it := v.Children(); p.seen <= maxKeys && it.Next(); {
 			p.keyValue(n, path, it.Node(), depth+1)
 		}
+	default: // kindOther
 	}
 	return n
 }

@@ -74,7 +74,7 @@ type Learned struct {
 
 // GrantFile is the content of grants.json. Enforce is "" until Seed: only then
 // does a new project's configuration say what it is; afterwards the store does.
-type GrantFile struct {
+type GrantFile struct { //nolint:recvcheck // readers have a copy, changes are made in place
 	Version    int        `json:"version"`
 	Generation uint64     `json:"generation"`
 	Enforce    string     `json:"enforce"`
@@ -353,14 +353,14 @@ func (g *Grants) Prune(ctx context.Context, now time.Time) (GrantFile, bool, err
 // NextChange returns when time alone next changes what f says.
 func (f GrantFile) NextChange() (time.Time, bool) {
 	var next time.Time
-	min := func(t *time.Time) {
+	sooner := func(t *time.Time) {
 		if t != nil && (next.IsZero() || t.Before(next)) {
 			next = *t
 		}
 	}
-	min(f.LearnUntil)
+	sooner(f.LearnUntil)
 	for _, e := range f.Grants {
-		min(e.Expires)
+		sooner(e.Expires)
 	}
 	return next, !next.IsZero()
 }

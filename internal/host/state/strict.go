@@ -57,11 +57,9 @@ func walk(dec *json.Decoder, t reflect.Type, at string, depth int) error {
 			return err
 		}
 	case json.Delim('['):
-		elem := t
+		var elem reflect.Type
 		if t != nil && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) {
 			elem = t.Elem()
-		} else {
-			elem = nil
 		}
 		for i := 0; dec.More(); i++ {
 			if err := walk(dec, elem, fmt.Sprintf("%s[%d]", at, i), depth+1); err != nil {
