@@ -316,3 +316,19 @@ func TestSentencesAreJudged(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	for _, path := range append(prose(t), filepath.Join(root, "docs/claims.md")) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", path, m[1])
+			}
+		}
+	}
+}
