@@ -5,11 +5,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"time"
 
 	"foldyard/internal/box/agent"
+	"foldyard/internal/host/control"
 	"foldyard/internal/host/supervisor"
 	"foldyard/internal/proof/probe"
 	"foldyard/internal/ui/cli"
@@ -44,6 +46,13 @@ func run() int {
 	return cli.Main(cli.Env{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Getenv: os.Getenv, Environ: os.Environ, Dir: dir, Now: time.Now, Version: version(), Program: program,
+		Serve: func(ctx context.Context, s cli.Serve) error {
+			return supervisor.Run(ctx, supervisor.Options{
+				Host: s.Host, Project: s.Project, Dir: s.Dir, Version: version(), Program: program, Binary: control.Binary(),
+				Getenv: os.Getenv, Now: time.Now, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+				Listen: s.Listen, Listening: s.Listening,
+			})
+		},
 	})
 }
 

@@ -71,7 +71,7 @@ func load(t *testing.T) *tree {
 		}
 		out.files = append(out.files, &file{
 			path: path, pkg: strings.TrimPrefix(dir, "internal/"),
-			test: strings.HasSuffix(path, "_test.go") || dir == "internal/testkit",
+			test:  strings.HasSuffix(path, "_test.go") || dir == "internal/testkit",
 			lines: strings.Count(string(data), "\n"), set: set, ast: parsed,
 		})
 	})

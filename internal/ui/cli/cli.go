@@ -18,7 +18,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"foldyard/internal/box"
+	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
+	"foldyard/internal/host/state"
 )
 
 // Exit codes beyond a verb's own; CONTRACT.md has the table.
@@ -42,6 +44,17 @@ type Env struct {
 	Now     func() time.Time
 	Version string
 	Program string // path of this executable, to start the supervisor from
+	// Serve is the supervisor in this process, for fy proxy. It returns when ctx ends.
+	Serve func(ctx context.Context, s Serve) error
+}
+
+// Serve says for which project a supervisor serves the proxy, and where.
+type Serve struct {
+	Host      config.Host
+	Project   state.Project
+	Dir       string // the checkout
+	Listen    string // loopback ADDR:PORT
+	Listening func(url, caFile string)
 }
 
 // app is one invocation.

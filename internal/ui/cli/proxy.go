@@ -3,13 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 
 	"github.com/spf13/cobra"
 
 	"foldyard/internal/host/control"
-	"foldyard/internal/host/supervisor"
 )
 
 func (a *app) proxy() *cobra.Command {
@@ -37,10 +35,8 @@ send through it, and holds nobody who does not.`,
 			if err := p.host.Prepare(p.checkout, a.Now()); err != nil {
 				return err
 			}
-			err = supervisor.Run(cmd.Context(), supervisor.Options{
-				Host: p.host, Project: p.checkout.Project, Dir: p.checkout.Dir, Version: a.Version, Program: a.Program, Binary: control.Binary(),
-				Getenv: a.Getenv, Now: a.Now, Log: slog.New(slog.NewTextHandler(a.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-				Listen: listen,
+			err = a.Serve(cmd.Context(), Serve{
+				Host: p.host, Project: p.checkout.Project, Dir: p.checkout.Dir, Listen: listen,
 				Listening: func(url, ca string) {
 					fmt.Fprintln(a.Stdout, url)
 					a.say("cooperative: it holds nobody who does not use it")
