@@ -2,8 +2,7 @@
 # clone and a Go toolchain.
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+LDFLAGS := -s -w
 TOOLS   := .cache/tools
 
 export CGO_ENABLED ?= 0
