@@ -1,0 +1,146 @@
+#!/bin/sh
+# foldyard's boot script: what happens as root in this machine, at every boot.
+# It is recorded in the machine's own configuration. Its report comes last:
+# where it stops before that, the machine is not used.
+set -eu
+umask 022
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+rm -rf /run/foldyard
+mkdir -m 755 /run/foldyard
+exec >@LOG@ 2>&1
+STEP=start
+trap 'rc=$?; if [ "$rc" -ne 0 ]; then echo "stopped at: $STEP (exit $rc)"; fi' EXIT
+step() { STEP=$1; echo "== $1"; }
+fail() { echo "$*"; exit 1; }
+# put PATH replaces a file by its standard input, in one step, if it differs.
+put() {
+	mkdir -p "$(dirname "$1")"
+	cat >"$1.foldyard-new"
+	if cmp -s "$1.foldyard-new" "$1"; then rm -f "$1.foldyard-new"; return 0; fi
+	mv -f "$1.foldyard-new" "$1"
+	CHANGED=1
+}
+
+step user
+[ "$(id -u '@USER@')" = '@UID@' ] || fail "user @USER@ has not the id @UID@"
+for f in /etc/subuid /etc/subgid; do
+	touch "$f"
+	grep -qE '^(@USER@|@UID@):' "$f" || echo '@USER@:524288:65536' >>"$f"
+done
+WALLED='@UID@, @UNBOUND@'
+for range in $(awk -F: '$1 == "@USER@" || $1 == "@UID@" { if ($2 + 0 > 0 && $3 + 0 > 0) printf "%d-%d\n", $2, $2 + $3 - 1 }' /etc/subuid); do
+	WALLED="$WALLED, $range"
+done
+for group in sudo wheel admin adm disk docker lxd libvirt kvm systemd-journal; do
+	if id -nG '@USER@' | tr ' ' '\n' | grep -qx "$group"; then gpasswd -d '@USER@' "$group" || true; fi
+done
+
+step firewall
+CHANGED=
+if [ '@FIREWALL@' = on ]; then
+	[ -x /usr/sbin/nft ] || fail 'this image has no /usr/sbin/nft: install nftables in it'
+	command -v systemctl >/dev/null || fail 'this image has no systemd'
+	mkdir -p /etc/foldyard
+	cat >/run/foldyard/template.nft <<'FY_END'
+@TABLE@
+FY_END
+	sed "s/@WALLED@/$WALLED/" /run/foldyard/template.nft >/run/foldyard/firewall.nft
+	/usr/sbin/nft -c -f /run/foldyard/firewall.nft
+	put @GUEST_TABLE@ </run/foldyard/firewall.nft
+@UNITS@
+	if [ -n "$CHANGED" ]; then systemctl daemon-reload; fi
+	systemctl is-enabled --quiet @UNIT@ || systemctl enable @UNIT@
+	/usr/sbin/nft -f @GUEST_TABLE@
+	systemctl is-active --quiet @UNIT@ || systemctl start @UNIT@
+	/usr/sbin/nft list chain inet foldyard walled >/dev/null
+else
+	if command -v systemctl >/dev/null && [ -e /etc/systemd/system/@UNIT@ ]; then
+		systemctl disable @UNIT@ || true
+		rm -f /etc/systemd/system/@UNIT@ /etc/systemd/system/*.d/10-foldyard.conf @GUEST_TABLE@
+		systemctl daemon-reload
+	fi
+	if [ -x /usr/sbin/nft ] && /usr/sbin/nft list table inet foldyard >/dev/null 2>&1; then /usr/sbin/nft delete table inet foldyard; fi
+fi
+
+step names
+if [ -d /etc/systemd ]; then
+	CHANGED=
+	put /etc/systemd/resolved.conf.d/foldyard.conf <<'FY_END'
+[Resolve]
+DNSOverTLS=no
+DNSSEC=no
+LLMNR=no
+MulticastDNS=no
+FY_END
+	if [ -n "$CHANGED" ] && systemctl is-active --quiet systemd-resolved; then systemctl restart systemd-resolved; fi
+fi
+
+step sudo
+if command -v sudo >/dev/null; then
+	# It sorts last, and the last match decides: no file that is written at boot opens more, not for a moment.
+	cat >/run/foldyard/sudoers <<'FY_END'
+@USER@ ALL=(ALL:ALL) !ALL
+@USER@ ALL=(root) NOPASSWD: /sbin/shutdown -h now, /usr/sbin/shutdown -h now
+FY_END
+	chmod 440 /run/foldyard/sudoers
+	visudo -cqf /run/foldyard/sudoers
+	rm -f /etc/sudoers.d/zzzz-foldyard.new
+	install -m 440 /run/foldyard/sudoers /etc/sudoers.d/zzzz-foldyard.new.
+	mv -f /etc/sudoers.d/zzzz-foldyard.new. /etc/sudoers.d/zzzz-foldyard
+	visudo -cq
+	if runuser -u '@USER@' -- sudo -n true 2>/dev/null; then fail 'sudo is still open to @USER@'; fi
+fi
+
+step journal
+if [ -d /etc/systemd ]; then
+	CHANGED=
+	put /etc/systemd/journald.conf.d/foldyard.conf <<'FY_END'
+[Journal]
+SystemMaxUse=256M
+RuntimeMaxUse=64M
+FY_END
+	if [ -n "$CHANGED" ]; then systemctl try-restart systemd-journald || true; fi
+fi
+
+step certificate
+mkdir -p /etc/foldyard
+CHANGED=
+put /etc/foldyard/ca.pem <<'FY_END'
+@CA@
+FY_END
+if command -v update-ca-certificates >/dev/null; then
+	put /usr/local/share/ca-certificates/foldyard.crt </etc/foldyard/ca.pem
+	if [ -n "$CHANGED" ]; then update-ca-certificates --fresh >/dev/null; fi
+elif command -v update-ca-trust >/dev/null; then
+	put /etc/pki/ca-trust/source/anchors/foldyard.pem </etc/foldyard/ca.pem
+	if [ -n "$CHANGED" ]; then update-ca-trust; fi
+else
+	fail 'this image has neither update-ca-certificates nor update-ca-trust'
+fi
+put /etc/containers/containers.conf.d/90-foldyard.conf <<'FY_END'
+[containers]
+volumes = ["/etc/foldyard/ca.pem:/etc/foldyard/ca.pem:ro"]
+env = ["NODE_EXTRA_CA_CERTS=/etc/foldyard/ca.pem"]
+FY_END
+
+step engines
+for unit in podman.socket podman.service docker.socket docker.service; do
+	systemctl mask --now "$unit" >/dev/null 2>&1 || true
+done
+rm -f /run/podman/podman.sock /run/docker.sock
+if [ -S /run/lima-guestagent.sock ] && [ "$(stat -c %u /run/lima-guestagent.sock)" != 0 ]; then
+	fail 'the guest agent listens where @USER@ can ask it to connect as root'
+fi
+loginctl enable-linger '@USER@'
+
+step report
+{
+	echo 'foldyard boot report 1'
+	echo 'digest @DIGEST@'
+	echo 'firewall @FIREWALL@'
+	echo "walled $WALLED"
+	echo "boot $(cat /proc/sys/kernel/random/boot_id)"
+} >/run/foldyard/report.new
+chmod 644 /run/foldyard/report.new
+mv /run/foldyard/report.new @REPORT@
