@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Store keeps reports as evidence/*.json of a project, one per box and power:
@@ -22,11 +23,11 @@ type Store struct {
 // maxEvidence bounds a file read back, in bytes.
 const maxEvidence = 4 << 20
 
-var boxID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var boxID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
 
 // Put stores a report in place of the last one of its box and power.
 func (s Store) Put(r Report) error {
-	if !boxID.MatchString(r.Box) || r.As != AsUser && r.As != AsRoot {
+	if !boxID().MatchString(r.Box) || r.As != AsUser && r.As != AsRoot {
 		return fmt.Errorf("store evidence: box %q as %q is no box", r.Box, r.As)
 	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
@@ -45,7 +46,7 @@ func (s Store) Put(r Report) error {
 // Drop removes what is stored for a box and power. A verify calls it before it
 // starts, so that one that is cut off leaves nothing standing.
 func (s Store) Drop(box string, as As) error {
-	if !boxID.MatchString(box) {
+	if !boxID().MatchString(box) {
 		return fmt.Errorf("drop evidence: %q is no box", box)
 	}
 	if err := os.Remove(s.path(box, as)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/state"
@@ -114,11 +115,11 @@ func (h Host) aptHosts() []string {
 	return hostsOf(urls)
 }
 
-var xmlURL = regexp.MustCompile(`<url>\s*([^<\s]+)\s*</url>`)
+var xmlURL = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`<url>\s*([^<\s]+)\s*</url>`) })
 
 func (h Host) jvmHosts() []string {
 	var urls []string
-	for _, m := range xmlURL.FindAllStringSubmatch(read(h.inHome(".m2/settings.xml")), -1) {
+	for _, m := range xmlURL().FindAllStringSubmatch(read(h.inHome(".m2/settings.xml")), -1) {
 		urls = append(urls, m[1])
 	}
 	return hostsOf(urls)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"foldyard/internal/box"
 	"foldyard/internal/egress/policy"
@@ -72,7 +73,7 @@ func (c *checker) few(key string, n int) bool {
 	return n <= maxEntries
 }
 
-var digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var digestRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-f]{64}$`) })
 
 func (c *checker) machine(m *Machine) {
 	if m.Backend == "" {
@@ -115,7 +116,7 @@ func (c *checker) machine(m *Machine) {
 	switch {
 	case c.set("machine.image") && !c.set("machine.digest"):
 		c.bad("machine.image", `wants digest = "sha256:…" too`)
-	case c.set("machine.digest") && !digestRE.MatchString(m.Digest):
+	case c.set("machine.digest") && !digestRE().MatchString(m.Digest):
 		c.bad("machine.digest", `want "sha256:" and 64 hexadecimal digits, got %s`, quote(m.Digest))
 	}
 	for _, key := range []string{"machine.digest", "machine.kernel", "machine.initrd"} {

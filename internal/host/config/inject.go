@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"foldyard/internal/box"
 	"foldyard/internal/egress/policy"
@@ -40,9 +41,9 @@ var fixedHosts = map[string][]string{
 var hostless = []string{"gcp-metadata"}
 
 var (
-	tokenRE  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-	methodRE = regexp.MustCompile(`^[A-Z][A-Z-]*$`)
-	digitsRE = regexp.MustCompile(`^[0-9]+$`)
+	tokenRE  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") })
+	methodRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z-]*$`) })
+	digitsRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]+$`) })
 )
 
 // hopHeaders are headers that no credential may travel in: they steer the
@@ -116,7 +117,7 @@ func (c *checker) injectKind(r injectRule) {
 	switch r.Kind {
 	case "github-app":
 		for field, v := range map[string]string{"app_id": r.AppID, "installation_id": r.InstallationID} {
-			if need(field, v); v != "" && !digitsRE.MatchString(v) {
+			if need(field, v); v != "" && !digitsRE().MatchString(v) {
 				c.bad(r.key+"."+field, "want digits, got %s", quote(v))
 			}
 		}
@@ -143,7 +144,7 @@ func (c *checker) injectPlace(r injectRule) {
 	switch {
 	case r.Header != "" && r.Query != "":
 		c.bad(r.key+".query", "header and query together: a credential goes to one place")
-	case c.set(r.key+".header") && (!tokenRE.MatchString(r.Header) || slices.Contains(hopHeaders, strings.ToLower(r.Header))):
+	case c.set(r.key+".header") && (!tokenRE().MatchString(r.Header) || slices.Contains(hopHeaders, strings.ToLower(r.Header))):
 		c.bad(r.key+".header", "%s cannot carry a credential", quote(r.Header))
 	case c.set(r.key+".query") && (r.Query == "" || strings.ContainsAny(r.Query, "&=#?+% ") || !printable(r.Query)):
 		c.bad(r.key+".query", "want the name of one query parameter, got %s", quote(r.Query))
@@ -166,7 +167,7 @@ func (c *checker) injectPlace(r injectRule) {
 	}
 	for i, m := range r.Methods {
 		switch {
-		case !methodRE.MatchString(m):
+		case !methodRE().MatchString(m):
 			c.bad(fmt.Sprintf("%s.methods[%d]", r.key, i), "want a method in capitals, got %s", quote(m))
 		case m == "TRACE" || m == "OPTIONS" || m == "CONNECT":
 			c.bad(fmt.Sprintf("%s.methods[%d]", r.key, i), "%s never carries a credential", m)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -36,11 +35,20 @@ type Box struct {
 	Ports []string `json:"ports,omitempty"`
 }
 
-var boxIDRE = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+// isBoxID matches [a-z0-9][a-z0-9-]{0,63}.
+func isBoxID(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9') && (i == 0 || c != '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 64
+}
 
 // WriteBox records b, replacing what was recorded of it.
 func WriteBox(p Project, b Box) error {
-	if !boxIDRE.MatchString(b.ID) {
+	if !isBoxID(b.ID) {
 		return fmt.Errorf("box id %q: want [a-z0-9-]", b.ID)
 	}
 	b.Version = boxVersion
@@ -56,7 +64,7 @@ func WriteBox(p Project, b Box) error {
 
 // ReadBox reads the record of the box id. A damaged one is a *DamagedError.
 func ReadBox(p Project, id string) (Box, error) {
-	if !boxIDRE.MatchString(id) {
+	if !isBoxID(id) {
 		return Box{}, fmt.Errorf("box id %q: want [a-z0-9-]", id)
 	}
 	path := p.BoxFile(id)
@@ -79,7 +87,7 @@ func ReadBox(p Project, id string) (Box, error) {
 
 // RemoveBox forgets the box id; forgetting one that is not there is no error.
 func RemoveBox(p Project, id string) error {
-	if !boxIDRE.MatchString(id) {
+	if !isBoxID(id) {
 		return fmt.Errorf("box id %q: want [a-z0-9-]", id)
 	}
 	if err := os.Remove(p.BoxFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +111,7 @@ func ListBoxes(p Project) ([]Box, error) {
 	var errs []error
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), ".json")
-		if !ok || !boxIDRE.MatchString(id) {
+		if !ok || !isBoxID(id) {
 			continue
 		}
 		b, err := ReadBox(p, id)

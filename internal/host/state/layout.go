@@ -25,15 +25,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 )
 
 // maxSocketPath is the longest path, in bytes, that is bound as a unix socket.
 // sun_path takes 104 bytes on darwin and 108 on linux, with the final NUL.
 const maxSocketPath = 100
-
-var nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // maxName bounds a project's name so that the paths made from it stay usable.
 const maxName = 64
@@ -43,10 +40,22 @@ func CheckName(name string) error {
 	if len(name) > maxName {
 		return fmt.Errorf("project name is %d bytes long, want at most %d", len(name), maxName)
 	}
-	if !nameRE.MatchString(name) {
+	if !isName(name) {
 		return fmt.Errorf("project name %s: want [A-Za-z0-9][A-Za-z0-9._-]*", strconv.QuoteToASCII(name))
 	}
 	return nil
+}
+
+// isName matches [A-Za-z0-9][A-Za-z0-9._-]*. No pattern is compiled for it: fy starts often.
+func isName(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		word := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !word && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // Layout is where foldyard keeps its files on this computer.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"foldyard/internal/box"
 	"foldyard/internal/egress/dest"
@@ -37,7 +38,7 @@ func (s *Supervisor) who(cfg *config.Effective) (namespace.User, error) {
 	}
 	name := "box"
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil && uid != nobody {
-		if plainName.MatchString(u.Username) {
+		if plainName().MatchString(u.Username) {
 			name = u.Username
 		}
 		if g, err := strconv.Atoi(u.Gid); err == nil && g > 0 && os.Geteuid() == 0 {
@@ -54,7 +55,7 @@ func (s *Supervisor) who(cfg *config.Effective) (namespace.User, error) {
 	return namespace.User{Name: name, UID: uid, GID: gid, Home: "/home/" + name, Shell: shell}, nil
 }
 
-var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+var plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`) })
 
 // caches are shared by a project's boxes: data that tools download and verify, never what they would execute unread.
 func caches(p state.Project, home string) ([]namespace.Bind, error) {

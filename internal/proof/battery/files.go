@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"foldyard/internal/proof/probe"
 )
@@ -117,7 +118,9 @@ func busPath(address string) string {
 }
 
 // secretName matches variables whose value is worth looking for in a box.
-var secretName = regexp.MustCompile(`(?i)KEY|TOKEN|SECRET|PASS|CRED|AUTH|COOKIE|SESSION|SOCK|BUS_ADDRESS|RUNTIME_DIR|^AWS_|^SSH_|^SUDO_|^FOLDYARD_|^GPG|^KUBE|^VAULT|DATABASE_URL|DSN$`)
+var secretName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)KEY|TOKEN|SECRET|PASS|CRED|AUTH|COOKIE|SESSION|SOCK|BUS_ADDRESS|RUNTIME_DIR|^AWS_|^SSH_|^SUDO_|^FOLDYARD_|^GPG|^KUBE|^VAULT|DATABASE_URL|DSN$`)
+})
 
 // secretEnvironment returns hashes of the operator's variables that must not be
 // found in a box: the plan itself tells nothing.
@@ -125,7 +128,7 @@ func (o Options) secretEnvironment() []string {
 	var sums []string
 	for _, v := range o.Environ {
 		name, value, _ := strings.Cut(v, "=")
-		if !secretName.MatchString(name) || len(value) < 4 || slices.Contains(o.BoxEnv, v) {
+		if !secretName().MatchString(name) || len(value) < 4 || slices.Contains(o.BoxEnv, v) {
 			continue
 		}
 		sum := sha256.Sum256([]byte(v))

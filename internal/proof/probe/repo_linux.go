@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 type repoSecret struct{ path, what string }
@@ -19,17 +20,22 @@ const (
 	scanBytes = 256 << 10
 )
 
+// pattern is compiled when it is first needed: this package is linked into programs that start often and scan nothing.
+func pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 // Patterns match a line that holds a credential's value, not a reference to one.
 var (
-	extraHeader = regexp.MustCompile(`(?im)^\s*extraheader\s*=\s*"?authorization:`)
-	userInfo    = regexp.MustCompile(`(?im)^\s*(?:url|pushurl|proxy)\s*=\s*"?[a-z+]+://[^/\s@]*:[^/\s@]+@|^\s*(?:url|pushurl)\s*=\s*"?https?://[^/\s@:]{16,}@`)
-	npmToken    = regexp.MustCompile(`(?m)(?:_authToken|_auth|_password)\s*=\s*"?[^\s"$]{8,}`)
-	netrc       = regexp.MustCompile(`(?m)\bpassword\s+\S{4,}`)
-	pypirc      = regexp.MustCompile(`(?im)^\s*password\s*[=:]\s*\S{4,}`)
-	credentials = regexp.MustCompile(`(?m)^[a-z+]+://[^/\s@]+@`)
-	envLine     = regexp.MustCompile(`(?m)^\s*(?:export\s+)?[A-Za-z0-9_]*(?i:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)[A-Za-z0-9_]*\s*=\s*["']?([^\s"'#]{8,})`)
-	placeholder = regexp.MustCompile(`(?i)dummy|example|change.?me|your[-_ ]|xxx|<|\$\{|\$\(|placeholder|todo|fixme|test`)
-	privateKey  = regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----`)
+	extraHeader = pattern(`(?im)^\s*extraheader\s*=\s*"?authorization:`)
+	userInfo    = pattern(`(?im)^\s*(?:url|pushurl|proxy)\s*=\s*"?[a-z+]+://[^/\s@]*:[^/\s@]+@|^\s*(?:url|pushurl)\s*=\s*"?https?://[^/\s@:]{16,}@`)
+	npmToken    = pattern(`(?m)(?:_authToken|_auth|_password)\s*=\s*"?[^\s"$]{8,}`)
+	netrc       = pattern(`(?m)\bpassword\s+\S{4,}`)
+	pypirc      = pattern(`(?im)^\s*password\s*[=:]\s*\S{4,}`)
+	credentials = pattern(`(?m)^[a-z+]+://[^/\s@]+@`)
+	envLine     = pattern(`(?m)^\s*(?:export\s+)?[A-Za-z0-9_]*(?i:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)[A-Za-z0-9_]*\s*=\s*["']?([^\s"'#]{8,})`)
+	placeholder = pattern(`(?i)dummy|example|change.?me|your[-_ ]|xxx|<|\$\{|\$\(|placeholder|todo|fixme|test`)
+	privateKey  = pattern(`-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----`)
 )
 
 // scanRepo returns the files of a repo that hold a credential.
@@ -98,32 +104,32 @@ func lookFor(name string) func([]byte) string {
 	case lower == "config", lower == "config.worktree", lower == ".gitmodules", lower == ".gitconfig":
 		return func(b []byte) string {
 			switch {
-			case extraHeader.Match(b):
+			case extraHeader().Match(b):
 				return "an Authorization header"
-			case userInfo.Match(b):
+			case userInfo().Match(b):
 				return "a password in a URL"
 			}
 			return ""
 		}
 	case lower == ".npmrc", lower == ".yarnrc":
-		return match(npmToken, "a registry token")
+		return match(npmToken(), "a registry token")
 	case lower == ".netrc", lower == "_netrc":
-		return match(netrc, "a password")
+		return match(netrc(), "a password")
 	case lower == ".pypirc":
-		return match(pypirc, "a password")
+		return match(pypirc(), "a password")
 	case lower == ".git-credentials":
-		return match(credentials, "a password in a URL")
+		return match(credentials(), "a password in a URL")
 	case lower == ".env" || strings.HasPrefix(lower, ".env.") && ext != ".example" && ext != ".sample" && ext != ".template" && ext != ".dist":
 		return envSecret
 	case strings.HasPrefix(lower, "id_") && ext == "", ext == ".pem", ext == ".key", ext == ".p8":
-		return match(privateKey, "a private key")
+		return match(privateKey(), "a private key")
 	}
 	return nil
 }
 
 func envSecret(b []byte) string {
-	for _, m := range envLine.FindAllSubmatch(b, 64) {
-		if !placeholder.Match(m[1]) && !bytes.HasPrefix(m[1], []byte("$")) {
+	for _, m := range envLine().FindAllSubmatch(b, 64) {
+		if !placeholder().Match(m[1]) && !bytes.HasPrefix(m[1], []byte("$")) {
 			return "a secret-looking value"
 		}
 	}
