@@ -115,14 +115,14 @@ func construct(starter *wire.Conn) (*keeper, error) {
 		return nil, fmt.Errorf("read what to build: %w", err)
 	}
 	k := &keeper{sessions: map[int]*wire.Conn{}}
-	if err := json.Unmarshal(m.Data, &k.spec); err != nil {
-		return nil, fmt.Errorf("read what to build: %w", err)
-	}
 	handed := map[string]*os.File{}
 	for i, f := range files {
 		if i < len(m.Names) {
 			handed[m.Names[i]] = f
 		}
+	}
+	if k.spec, err = readOrder(m.Data, handed[contentsName]); err != nil {
+		return nil, fmt.Errorf("read what to build: %w", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {

@@ -33,7 +33,7 @@ type Spec struct {
 	User   User              `json:"user"`
 	Root   bool              `json:"root"`   // uid 0 of the box's own user namespace
 	Nested bool              `json:"nested"` // may make namespaces of its own
-	Files  map[string][]byte `json:"files"`  // path in the box → contents; read-only
+	Files  map[string][]byte `json:"-"`      // path in the box → contents; read-only. They travel in memory of their own, see order
 	// Sockets lists sockets and FIFOs that lie in the repo: they are covered, so that nobody outside is talked to through them.
 	Sockets []string `json:"sockets"`
 }

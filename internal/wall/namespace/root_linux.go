@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"foldyard/internal/box"
 )
 
 // systemDirs are what a box sees of the host's programs, read-only.
@@ -250,7 +252,48 @@ func (t *tree) fill(spec *Spec, s *sources) (*built, error) {
 			return nil, err
 		}
 	}
+	if err := t.trust(spec); err != nil {
+		return nil, err
+	}
 	return t.guardRepo(spec)
+}
+
+// trust lays the box's bundle over the system's own stores, for clients that a configuration in /usr or their habit sends there.
+func (t *tree) trust(spec *Spec) error {
+	if spec.Files[box.BundlePath] == nil {
+		return nil
+	}
+	for _, p := range box.SystemStores() {
+		target, err := openBelow(t.fd, p[1:], unix.O_PATH|unix.O_NOFOLLOW)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			continue // a link leads to another of them
+		}
+		if err == nil {
+			err = t.cover(box.BundlePath, target)
+			unix.Close(target)
+		}
+		if err != nil {
+			return fmt.Errorf("cover %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// cover mounts a file of the tree, read-only, over target.
+func (t *tree) cover(p string, target int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(target, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return err
+	}
+	file, err := cloneTree(t.fd, p[1:])
+	if err != nil {
+		return err
+	}
+	if err := setAttributes(file, readOnly, false); err != nil {
+		unix.Close(file)
+		return err
+	}
+	return attach(file, target)
 }
 
 // guardRepo makes read-only what the host's tools would execute, and covers sockets and FIFOs that would reach somebody outside.

@@ -78,6 +78,11 @@ func Start(ctx context.Context, p *Program, spec Spec, socket string) (err error
 	if err != nil {
 		return fmt.Errorf("start box %s: %w", spec.ID, err)
 	}
+	o, contents, err := newOrder(&spec)
+	if err != nil {
+		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	}
+	handed[contentsName] = contents
 	var names []string
 	var files []*os.File
 	for n, f := range handed {
@@ -110,7 +115,7 @@ func Start(ctx context.Context, p *Program, spec Spec, socket string) (err error
 	}()
 	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
 	defer stop()
-	b, err := json.Marshal(&spec)
+	b, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
