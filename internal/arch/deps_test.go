@@ -20,7 +20,8 @@ egress/dialer:            egress/dest
 egress/intake/dns:        egress/dest egress/capture
 egress/intake/connect:    egress/dest egress/http1
 egress/intake/redirect:
-egress/proxy:             egress/dest egress/http1 egress/capture egress/policy egress/ca egress/dialer egress/intake/connect egress/intake/redirect
+egress/inject:            egress/dest egress/policy egress/dialer
+egress/proxy:             egress/inject egress/dest egress/http1 egress/capture egress/policy egress/ca egress/dialer egress/intake/connect egress/intake/redirect
 
 # What runs inside. The agent and the keeper share only the wire.
 box:
@@ -43,7 +44,7 @@ host/state:               egress/policy
 host/config:              host/state box egress/policy
 host/control:             host/state box/wire wall/namespace
 host/supervisor:          host/state host/config host/control box box/wire wall/namespace proof proof/battery proof/probe proof/doctor \
-                          egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy
+                          egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy egress/inject
 
 # What the operator sees.
 ui/term:
@@ -88,7 +89,7 @@ github.com/vishvananda/netlink:      wall/namespace proof testkit
 go.uber.org/goleak:                  test
 golang.org/x/net:                    egress/dest egress/policy egress/dialer egress/intake/dns egress/proxy proof testkit
 golang.org/x/sync:                   egress/ca egress/dialer egress/proxy host/supervisor
-golang.org/x/sys:                    host box wall proof ui testkit egress/dialer egress/intake/redirect egress/proxy egress/capture cmd/fy
+golang.org/x/sys:                    host box wall proof ui testkit egress/dialer egress/intake/redirect egress/proxy egress/capture cmd/fy testkit
 golang.org/x/term:                   ui
 golang.org/x/time:                   egress/ca egress/proxy host/supervisor
 pgregory.net/rapid:                  test
