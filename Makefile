@@ -26,6 +26,7 @@ test: vet cross unit e2e
 vet:
 	@bad=$$(gofmt -l cmd internal test); if [ -n "$$bad" ]; then echo "gofmt: $$bad"; exit 1; fi
 	$(GO) vet ./...
+	$(GO) vet -tags e2e ./test/e2e/...
 
 # The other platforms build, tests too.
 cross:
@@ -38,6 +39,7 @@ unit:
 # The real program in real boxes. The checks from outside need root, for a small
 # internet in network namespaces of its own.
 e2e: build
+	FY_BIN=$(CURDIR)/bin/fy $(GO) test -tags e2e -count=1 ./test/e2e/...
 	@sh test/e2e/run.sh bin/fy
 
 accept: build
