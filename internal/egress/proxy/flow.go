@@ -56,59 +56,111 @@ func (b *BoxWay) named(t dest.Target) (dest.Target, error) {
 // its own, and n is dropped.
 func (e *Engine) carry(c *client, n *note) {
 	n.to(c.target)
+	// What takes long is called from here, with little stack below it.
+	switch r := e.settle(c, n); r.way {
+	case wayTunnel:
+		e.tunnel(c, n, r)
+	case wayTLS:
+		e.intercept(c, n)
+	case wayHTTP:
+		n.silent = true
+		_ = e.session(c, c, connect.SchemeHTTP).serve() // it has recorded what there was to
+	case wayH2C:
+		n.silent = true
+		e.front.serve(c, c)
+	case wayEnded:
+	}
+}
+
+// road is how a connection goes on once it is settled what it is.
+type road struct {
+	way   way
+	kind  activityKind // of a tunnel
+	first sniffed
+	d     policy.Decision
+	up    net.Conn // dialled already, or nil
+}
+
+type way uint8
+
+const (
+	wayEnded way = iota // refused, or gone
+	wayTunnel
+	wayTLS
+	wayHTTP
+	wayH2C
+)
+
+// road is that of a client that has spoken TLS or HTTP: each request will
+// be judged by itself, so that a refused host explains itself here too.
+func (s sniffed) road() road {
+	switch s.kind {
+	case spokeTLS:
+		return road{way: wayTLS}
+	case spokeHTTP:
+		return road{way: wayHTTP}
+	case spokeH2C:
+		return road{way: wayH2C}
+	case spokeNothing, spokeEnd, spokeOther:
+	}
+	return road{}
+}
+
+// settle decides about a connection, tells the client, and finds out what it
+// speaks.
+func (e *Engine) settle(c *client, n *note) road {
 	if c.controlled() {
 		n.silent = true
-		if c.proceed() == nil {
-			e.speak(c, n, e.sniff(c, headOnly, e.lim.Sniff))
+		if c.proceed() != nil {
+			return road{}
 		}
-		return
+		return e.sniff(c, headOnly, e.lim.Sniff).road()
 	}
 	d := e.connects(c, n)
 	switch {
 	case d.Verdict.Permits():
-		e.permitted(c, n, d)
+		return e.permitted(c, n, d)
 	case c.via != capture.ViaRedirect:
 		c.refuse(n, denied(d, c.target))
-	default:
-		e.explain(c, n, d)
+		return road{}
 	}
+	return e.explain(c, n, d)
 }
 
 // explain ends a refused connection that came without a word: TLS and HTTP are
 // served, for each request is refused in HTTP's own terms; others are reset.
-func (e *Engine) explain(c *client, n *note, d policy.Decision) {
+func (e *Engine) explain(c *client, n *note, d policy.Decision) road {
 	wait, how := refusedTime, looking{}
 	if c.target.Port == 443 || c.target.Port == 80 {
 		wait, how.strict = e.lim.Sniff, true
 	}
 	if first := c.look(time.Now().Add(wait), how); first.web() {
-		e.speak(c, n, first)
-		return
+		return first.road()
 	}
-	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, n, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
+	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
 		if d = e.cfg.Policy().Connect(e.query(c)); d.Verdict.Permits() {
 			n.decided(d)
-			e.permitted(c, n, d)
-			return
+			return e.permitted(c, n, d)
 		}
 	}
-	n.refusedBy(d)
+	n.decided(d)
 	reset(c.Conn)
+	return road{}
 }
 
 // refusedTime is how long a refused connection may take to say that it speaks
 // TLS or HTTP, where it need not: most of those have by then.
 const refusedTime = 100 * time.Millisecond
 
-// permitted carries a connection that policy let through. Bytes that are
+// permitted settles a connection that policy let through. Bytes that are
 // neither TLS nor HTTP pass only where a grant names the port: there upstream
 // is dialled first, for it may be the one to speak first.
-func (e *Engine) permitted(c *client, n *note, d policy.Decision) {
+func (e *Engine) permitted(c *client, n *note, d policy.Decision) (r road) {
 	raw := e.cfg.Policy().RawFallback(e.query(c))
 	whole := hellos(d.Mode == policy.Tunnel)
 	var up net.Conn
 	defer func() {
-		if up != nil {
+		if up != nil && r.way != wayTunnel {
 			_ = up.Close() // nothing was sent on it
 		}
 	}()
@@ -120,12 +172,12 @@ func (e *Engine) permitted(c *client, n *note, d policy.Decision) {
 		var err error
 		if up, err = e.dialTunnel(c, n, d); err != nil {
 			c.refuse(n, e.unreachable(err, c.target))
-			return
+			return road{}
 		}
 	}
 	if err := c.proceed(); err != nil {
 		n.aborted(err)
-		return
+		return road{}
 	}
 	switch {
 	case first.kind != spokeNothing:
@@ -136,27 +188,25 @@ func (e *Engine) permitted(c *client, n *note, d policy.Decision) {
 	}
 	switch {
 	case first.kind == spokeTLS && d.Mode == policy.Tunnel:
-		e.tunnel(c, n, d, up, passed, first)
-		up = nil
+		return road{way: wayTunnel, kind: passed, first: first, d: d, up: up}
 	case first.web():
 		c.grant()
-		e.speak(c, n, first)
+		return first.road()
 	case raw && first.kind != spokeEnd:
-		e.tunnel(c, n, d, up, rawTCP, first)
-		up = nil
-	default:
-		e.mute(c, n, first)
+		return road{way: wayTunnel, kind: rawTCP, first: first, d: d, up: up}
 	}
+	c.mute(n, first)
+	return road{}
 }
 
 // mute ends a permitted connection on which nothing was said that may pass.
-func (e *Engine) mute(c *client, n *note, first sniffed) {
+func (c *client) mute(n *note, first sniffed) {
 	switch first.kind {
 	case spokeEnd:
 		n.silent = true // opened and closed: no outcome to speak of
 	case spokeNothing:
 		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP was spoken in time")
-	default:
+	case spokeOther, spokeTLS, spokeHTTP, spokeH2C:
 		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP")
 	}
 	reset(c.Conn)
@@ -167,7 +217,7 @@ func (e *Engine) mute(c *client, n *note, first sniffed) {
 func (e *Engine) connects(c *client, n *note) policy.Decision {
 	d := e.cfg.Policy().Connect(e.query(c))
 	if d.Verdict == policy.Refuse && d.Reason == policy.ReasonNotGranted && c.via != capture.ViaRedirect && e.cfg.Hold != nil {
-		if e.hold(c.ctx, n, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
+		if e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
 			d = e.cfg.Policy().Connect(e.query(c))
 		} else {
 			d.Reason = policy.ReasonHeldTimeout
@@ -182,7 +232,7 @@ func (e *Engine) query(c *client) policy.Query {
 }
 
 // hold waits for the operator's answer, and reports whether there was one.
-func (e *Engine) hold(ctx context.Context, n *note, c *client, a Ask) bool {
+func (e *Engine) hold(ctx context.Context, c *client, a Ask) bool {
 	if e.cfg.Hold == nil || !e.meters.held.take() {
 		return false
 	}

@@ -25,7 +25,6 @@ type session struct {
 	conn   net.Conn       // over c: TLS, or c itself
 	bound  dest.Target    // what the connection is for; zero on the proxy port
 	scheme connect.Scheme // of the connection
-	sni    string         // that names another host than bound
 	br     *bufio.Reader  // nil between requests
 	bw     *bufio.Writer
 	// The first byte of a request, read before there was a buffer to wait with.
@@ -37,6 +36,10 @@ type session struct {
 	body  http1.Body // of the request
 	reply http1.Body
 	n     note
+}
+
+func (e *Engine) session(c *client, conn net.Conn, scheme connect.Scheme) *session {
+	return &session{e: e, c: c, conn: conn, bound: c.target, scheme: scheme}
 }
 
 // Read gives the reader its input.
@@ -67,6 +70,10 @@ func (s *session) serve() error {
 			return err
 		}
 		s.c.enter(phaseBusy)
+		if s.bound.IsZero() && s.req.Method == http.MethodConnect {
+			s.connected()
+			return nil
+		}
 		if !s.exchange() {
 			return nil
 		}
@@ -139,11 +146,8 @@ func (s *session) exchange() bool {
 	r := &s.req
 	n.Method, n.Path = r.Method, r.Target
 	n.UA = r.Header.Get("User-Agent")
-	if s.bound.IsZero() && r.Method == http.MethodConnect {
-		return s.tunnelled(n)
-	}
-	if s.sni != "" {
-		return s.refuse(n, misaligned(s.bound, "SNI", s.sni))
+	if s.c.sni != "" {
+		return s.refuse(n, misaligned(s.bound, "SNI", s.c.sni))
 	}
 	a, d := place(r.Method, r.Target, r.Host, s.scheme, s.bound)
 	if d != nil && (r.Method != http.MethodConnect || s.bound.IsZero()) {
@@ -170,40 +174,41 @@ func (s *session) exchange() bool {
 	}
 }
 
-// tunnelled takes a CONNECT on the proxy port to its end.
-func (s *session) tunnelled(n *note) bool {
+// connected reads a CONNECT on the proxy port. If it has a target, that is the
+// connection's from now on.
+func (s *session) connected() {
 	c := s.c
-	c.requests.Add(-1) // it is a connection, not a request
-	c.via, n.Via = capture.ViaConnect, capture.ViaConnect
-	n.Path, n.Proto, n.Scheme = "", "", ""
+	c.via = capture.ViaConnect
 	t, err := connect.Tunnel(&s.req)
 	if err == nil {
 		t, err = c.box.named(t)
 	}
-	if err != nil {
-		d := badTarget(err)
-		d.target = t
-		if _, ok := errors.AsType[*connect.Error](err); ok {
-			d.reason, d.what = policy.ReasonBadRequest, reasonOf(err)
-		}
-		d.connect = true
-		if d.target.IsZero() {
-			n.host = cutText(s.req.Target)
-		}
-		s.answer(n, d)
-		return false
+	if err == nil {
+		c.setTarget(t)
+		c.accepts = acceptOf(s.req.Header.Get("Accept"))
+		c.unread(s.br) // what was sent before our answer
+		return
 	}
-	c.setTarget(t)
-	if k := s.br.Buffered(); k > 0 { // sent before our answer
-		b, _ := s.br.Peek(k) // it is buffered
+	n := s.open()
+	defer s.e.finish(n)
+	n.Proto, n.Scheme, n.Method = "", "", http.MethodConnect
+	d := badTarget(err)
+	if _, ok := errors.AsType[*connect.Error](err); ok {
+		d.reason, d.what = policy.ReasonBadRequest, reasonOf(err)
+	}
+	d.target, d.connect = t, true
+	if t.IsZero() {
+		n.host = cutText(s.req.Target)
+	}
+	s.answer(n, d)
+}
+
+// unread gives back what br has read of c and nobody took.
+func (c *client) unread(br *bufio.Reader) {
+	if k := br.Buffered(); k > 0 {
+		b, _ := br.Peek(k) // it is buffered
 		c.pre = append(append([]byte(nil), b...), c.pre...)
 	}
-	accepts := acceptOf(s.req.Header.Get("Accept"))
-	s.release()
-	c.accepts = accepts
-	s.req = http1.Request{} // a tunnel may last for days
-	s.e.carry(c, n)
-	return false
 }
 
 // refuse answers a request, and reports whether another may follow.

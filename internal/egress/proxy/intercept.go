@@ -13,31 +13,11 @@ import (
 	"foldyard/internal/egress/policy"
 )
 
-// speak serves HTTP to a client whose first bytes are known: behind TLS with a
-// leaf of ours, or plain. Each request is judged by itself, so that a refused
-// host explains itself here too.
-func (e *Engine) speak(c *client, n *note, first sniffed) {
-	switch first.kind {
-	case spokeTLS:
-		e.intercept(c, n)
-	case spokeHTTP:
-		n.silent = true
-		s := session{e: e, c: c, conn: c, bound: c.target, scheme: connect.SchemeHTTP}
-		_ = s.serve() // it has recorded what there was to
-	case spokeH2C:
-		n.silent = true
-		e.front.serve(c, c)
-	default:
-		e.mute(c, n, first)
-	}
-}
-
+// intercept serves HTTP behind TLS with a leaf of ours.
 func (e *Engine) intercept(c *client, n *note) {
 	n.Proto, n.Scheme = capture.ProtoTLS, "https"
 	tc := tls.Server(c, e.tls)
-	ctx, cancel := context.WithTimeout(c.ctx, e.lim.Handshake)
-	err := tc.HandshakeContext(ctx)
-	cancel()
+	err := e.shake(c, tc)
 	if err != nil {
 		n.handshake(err)
 		if errors.Is(err, ca.ErrLimit) {
@@ -46,19 +26,10 @@ func (e *Engine) intercept(c *client, n *note) {
 		reset(c.Conn)
 		return
 	}
-	state := tc.ConnectionState()
-	sni := state.ServerName
-	if sni != "" {
-		if h, err := dest.ParseHost(sni); err == nil && h == c.target.Host {
-			sni = ""
-		}
-	}
-	if state.NegotiatedProtocol == "h2" {
-		c.sni, c.secure = sni, true
+	if h2 := c.secured(tc.ConnectionState()); h2 {
 		e.front.serve(c, tc)
 	} else {
-		s := session{e: e, c: c, conn: tc, bound: c.target, scheme: connect.SchemeHTTPS, sni: sni}
-		err = s.serve()
+		err = e.session(c, tc, connect.SchemeHTTPS).serve()
 	}
 	if oe, ok := errors.AsType[*net.OpError](err); ok && oe.Op == "remote error" {
 		n.handshake(err) // what it thinks of our certificate came late
@@ -66,6 +37,29 @@ func (e *Engine) intercept(c *client, n *note) {
 	}
 	// A connection without a request is an outcome only where it was refused.
 	n.silent = c.requests.Load() > 0 || n.Verdict != capture.VerdictDeny
+}
+
+// shake does the handshake, on a stack of its own: it needs several times
+// what the connection needs for the rest of its life.
+func (e *Engine) shake(c *client, tc *tls.Conn) error {
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(c.ctx, e.lim.Handshake)
+		defer cancel()
+		done <- tc.HandshakeContext(ctx)
+	}()
+	return <-done
+}
+
+// secured notes what the handshake has settled.
+func (c *client) secured(state tls.ConnectionState) (h2 bool) {
+	c.secure = true
+	if sni := state.ServerName; sni != "" {
+		if h, err := dest.ParseHost(sni); err != nil || h != c.target.Host {
+			c.sni = sni
+		}
+	}
+	return state.NegotiatedProtocol == "h2"
 }
 
 // leaf answers a ClientHello with the certificate of the connection's target,

@@ -124,7 +124,7 @@ func (e *Engine) admit(ctx context.Context, c *client, n *note, a *asked) (activ
 	if act.decision.Verdict == policy.Refuse && act.decision.Reason == policy.ReasonNotGranted && e.cfg.Hold != nil {
 		clean, _, _ := strings.Cut(a.path, "?")
 		ask := Ask{Box: c.box.ID, Target: a.target, Scheme: a.scheme.String(), Method: a.method, Path: clean, Process: c.process}
-		if e.hold(ctx, n, c, ask) {
+		if e.hold(ctx, c, ask) {
 			snap = e.cfg.Policy()
 			act.query.Now = e.cfg.Now()
 			act.decision = snap.Request(act.query)

@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"errors"
+	"net/http"
 	"time"
 
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/intake/connect"
 	"foldyard/internal/egress/policy"
 )
@@ -23,35 +25,41 @@ func (e *Engine) proxied(c *client) {
 		e.socks(c)
 		return
 	}
-	s := session{e: e, c: c, conn: c}
-	_ = s.serve() // it has recorded what there was to
+	_ = e.session(c, c, connect.SchemeNone).serve() // it has recorded what there was to
+	if c.via == capture.ViaConnect && !c.target.IsZero() {
+		n := e.begin(c)
+		defer e.finish(n)
+		n.Method = http.MethodConnect
+		e.carry(c, n)
+	}
 }
 
 func (e *Engine) socks(c *client) {
 	c.via = capture.ViaSOCKS
 	n := e.begin(c)
 	defer e.finish(n)
-	c.enter(phaseHead)
-	br := readers.get(c)
-	t, err := connect.ReadSocks(br, c)
-	if k := br.Buffered(); k > 0 {
-		b, _ := br.Peek(k) // it is buffered
-		c.pre = append(append([]byte(nil), b...), c.pre...)
-	}
-	readers.put(br)
-	c.enter(phaseBusy)
-	if err == nil {
-		t, err = c.box.named(t)
-		if err != nil {
-			err = &connect.SocksError{Reply: connect.NotAllowed, Host: t.Host.String(), Port: t.Port, Err: err}
-		}
-	}
-	if err != nil {
+	if t, err := c.readSocks(); err != nil {
 		e.badSocks(c, n, err)
-		return
+	} else {
+		c.setTarget(t)
+		e.carry(c, n)
 	}
-	c.setTarget(t)
-	e.carry(c, n)
+}
+
+func (c *client) readSocks() (dest.Target, error) {
+	c.enter(phaseHead)
+	defer c.enter(phaseBusy)
+	br := readers.get(c)
+	defer readers.put(br)
+	t, err := connect.ReadSocks(br, c)
+	if err != nil {
+		return t, err
+	}
+	c.unread(br)
+	if t, err = c.box.named(t); err != nil {
+		return t, &connect.SocksError{Reply: connect.NotAllowed, Host: t.Host.String(), Port: t.Port, Err: err}
+	}
+	return t, nil
 }
 
 func (e *Engine) badSocks(c *client, n *note, err error) {

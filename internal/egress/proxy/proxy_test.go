@@ -12,7 +12,7 @@ import (
 )
 
 // matrix runs f for every way in and both protocols of the client.
-func matrix(t *testing.T, f func(t *testing.T, by way, h2 bool)) {
+func matrix(t *testing.T, f func(t *testing.T, by entry, h2 bool)) {
 	for _, by := range ways() {
 		for _, h2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/h2=%v", by, h2), func(t *testing.T) { f(t, by, h2) })
@@ -28,7 +28,7 @@ func proto(h2 bool) string {
 }
 
 func TestGrantedHostIsReached(t *testing.T) {
-	matrix(t, func(t *testing.T, by way, h2 bool) {
+	matrix(t, func(t *testing.T, by entry, h2 bool) {
 		w := newWorld(t)
 		w.allow("a.test")
 		w.web("a.test:443", webH2, greet)
@@ -45,7 +45,7 @@ func TestGrantedHostIsReached(t *testing.T) {
 }
 
 func TestRefusedHostExplainsItself(t *testing.T) {
-	matrix(t, func(t *testing.T, by way, h2 bool) {
+	matrix(t, func(t *testing.T, by entry, h2 bool) {
 		w := newWorld(t)
 		w.web("b.test:443", webH2, greet)
 		r, err := w.client(by, h2).Get("https://b.test/")

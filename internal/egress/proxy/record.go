@@ -74,8 +74,6 @@ func (n *note) refused(why policy.Reason, detail string) {
 	n.Verdict, n.Reason, n.Error = capture.VerdictDeny, string(why), detail
 }
 
-func (n *note) refusedBy(d policy.Decision) { n.decided(d) }
-
 // denied notes a refusal in the shape the client gets. That an upstream
 // failed leaves policy's verdict as it was.
 func (n *note) denied(d *denial) {

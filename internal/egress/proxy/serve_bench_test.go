@@ -80,16 +80,28 @@ func TestServeForMeasuring(t *testing.T) {
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	tell := make(chan os.Signal, 1)
+	signal.Notify(tell, syscall.SIGUSR1)
 	go func() {
-		<-stop
-		_ = l.Close()
+		for {
+			select {
+			case <-stop:
+				_ = l.Close()
+				return
+			case <-tell:
+				runtime.GC()
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				fmt.Printf("goroutines %d, heap %d KiB, stacks %d KiB, system %d KiB\n", runtime.NumGoroutine(), m.HeapAlloc>>10, m.StackInuse>>10, m.Sys>>10)
+				if p := os.Getenv("FY_HEAP"); p != "" {
+					if f, err := os.Create(p); err == nil {
+						_ = pprof.WriteHeapProfile(f)
+						f.Close()
+					}
+				}
+			}
+		}
 	}()
 	box := BoxWay{ID: "measured", Resolve: func(netip.Addr) (dest.Host, bool) { return dest.Host{}, false }}
 	_ = e.ServeProxy(t.Context(), box, l)
-	if p := os.Getenv("FY_HEAP"); p != "" {
-		runtime.GC()
-		f, err := os.Create(p)
-		ok(t, err)
-		ok(t, pprof.WriteHeapProfile(f))
-	}
 }

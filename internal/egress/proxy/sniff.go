@@ -173,14 +173,35 @@ func classify(b []byte, how looking) (s sniffed, more bool) {
 		return unsure, true
 	case how.strict:
 		return unsure, false
-	case !whole && len(b) < maxLine:
-		return unsure, true
-	}
-	line = bytes.TrimSuffix(line, []byte("\r"))
-	if i := bytes.LastIndexByte(line, ' '); whole && i > 0 && bytes.HasPrefix(line[i+1:], []byte("HTTP/")) {
+	case !requestLine(bytes.TrimSuffix(line, []byte("\r")), whole):
+		return sniffed{kind: spokeOther}, false
+	case whole:
 		return sniffed{kind: spokeHTTP}, false
 	}
-	return sniffed{kind: spokeOther}, false
+	return unsure, len(b) < maxLine
+}
+
+// requestLine reports whether line is a request line, or the beginning of one.
+func requestLine(line []byte, whole bool) bool {
+	method, rest, spaced := bytes.Cut(line, []byte(" "))
+	if len(method) > 24 {
+		return false
+	}
+	for _, c := range method {
+		if (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	for _, c := range rest {
+		if c < ' ' || c == 0x7f {
+			return false
+		}
+	}
+	if !whole {
+		return true
+	}
+	i := bytes.LastIndexByte(rest, ' ')
+	return spaced && i > 0 && bytes.HasPrefix(rest[i+1:], []byte("HTTP/"))
 }
 
 // hello reads the ClientHello in b with crypto/tls itself, so that a tunnel's

@@ -21,47 +21,28 @@ func (e *Engine) dialTunnel(c *client, n *note, d policy.Decision) (net.Conn, er
 	return up, err
 }
 
-// tunnel passes bytes that are not decrypted. It owns up, which may still be
+// tunnel passes bytes that are not decrypted. It owns r.up, which may still be
 // to dial.
-func (e *Engine) tunnel(c *client, n *note, d policy.Decision, up net.Conn, kind activityKind, first sniffed) {
-	defer func() {
-		if up != nil {
-			_ = up.Close() // both directions have ended
-		}
-	}()
-	n.Mode, n.Proto = capture.ModeTunnel, capture.ProtoTCP
-	if first.kind == spokeTLS {
-		n.Proto, n.Scheme = capture.ProtoTLS, "https"
-	}
-	if kind == passed && !e.aligned(c, first) {
-		n.Mode = capture.ModeNone
-		n.denied(misaligned(c.target, "SNI", first.sni))
+func (e *Engine) tunnel(c *client, n *note, r road) {
+	up := e.open(c, n, r)
+	if up == nil {
 		reset(c.Conn)
 		return
 	}
+	defer up.Close() //nolint:errcheck // both directions have ended
 	if !c.gauge.tunnels.take() {
-		n.Mode = capture.ModeNone
 		n.refused(policy.ReasonLimit, "too many tunnels")
 		reset(c.Conn)
 		return
 	}
 	defer c.gauge.tunnels.give()
-	if up == nil {
-		var err error
-		if up, err = e.dialTunnel(c, n, d); err != nil {
-			n.Mode = capture.ModeNone
-			n.denied(e.unreachable(err, c.target))
-			reset(c.Conn)
-			return
-		}
-	}
-	if !e.stands(c, kind) {
-		n.Mode = capture.ModeNone
+	if !e.stands(c, r.kind) {
 		n.refused(policy.ReasonNotGranted, errPolicy.Error())
 		reset(c.Conn)
 		return
 	}
 	defer c.end()
+	n.Mode = capture.ModeTunnel
 	if !c.attach(up) {
 		n.cut(c.endedBy())
 		return
@@ -71,6 +52,30 @@ func (e *Engine) tunnel(c *client, n *note, d policy.Decision, up net.Conn, kind
 	if !n.cut(c.endedBy()) && err != nil && sent == 0 && got == 0 {
 		n.Error = err.Error()
 	}
+}
+
+// open returns the upstream connection of a tunnel, nil if it is refused.
+func (e *Engine) open(c *client, n *note, r road) net.Conn {
+	n.Proto = capture.ProtoTCP
+	if r.first.kind == spokeTLS {
+		n.Proto, n.Scheme = capture.ProtoTLS, "https"
+	}
+	if r.kind == passed && !e.aligned(c, r.first) {
+		n.denied(misaligned(c.target, "SNI", r.first.sni))
+		if r.up != nil {
+			_ = r.up.Close() // nothing was sent on it
+		}
+		return nil
+	}
+	if r.up != nil {
+		return r.up
+	}
+	up, err := e.dialTunnel(c, n, r.d)
+	if err != nil {
+		n.denied(e.unreachable(err, c.target))
+		return nil
+	}
+	return up
 }
 
 // stands registers the tunnel, under the policy of now: it may have changed

@@ -306,22 +306,22 @@ func (w *world) dialled(hostport string) int {
 	return w.dials[target(hostport)]
 }
 
-// way is a way in.
-type way string
+// entry is a way in.
+type entry string
 
 const (
-	byConnect  way = "connect"
-	bySocks    way = "socks"
-	byRedirect way = "redirect"
+	byConnect  entry = "connect"
+	bySocks    entry = "socks"
+	byRedirect entry = "redirect"
 )
 
-func ways() []way { return []way{byConnect, bySocks, byRedirect} }
+func ways() []entry { return []entry{byConnect, bySocks, byRedirect} }
 
 var errRefused = errors.New("refused by the proxy")
 
 // dial opens a connection to hostport as a box would. A refusal of the proxy
 // port is errRefused.
-func (w *world) dial(by way, hostport string) (net.Conn, error) {
+func (w *world) dial(by entry, hostport string) (net.Conn, error) {
 	w.t.Helper()
 	switch by {
 	case byRedirect:
@@ -423,7 +423,7 @@ func (w *world) originalDst(c net.Conn) (netip.AddrPort, error) {
 
 // client is an HTTP client in the box. It uses HTTP/2 where it is offered, if
 // h2.
-func (w *world) client(by way, h2 bool) *http.Client {
+func (w *world) client(by entry, h2 bool) *http.Client {
 	p := new(http.Protocols)
 	p.SetHTTP1(!h2)
 	p.SetHTTP2(h2)
@@ -439,7 +439,7 @@ func (w *world) client(by way, h2 bool) *http.Client {
 }
 
 // tls opens TLS to hostport with an SNI.
-func (w *world) tls(by way, hostport, sni string, alpn ...string) *tls.Conn {
+func (w *world) tls(by entry, hostport, sni string, alpn ...string) *tls.Conn {
 	w.t.Helper()
 	c, err := w.dial(by, hostport)
 	ok(w.t, err)
