@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,9 +161,10 @@ func TestBodiesAreStrictAndBounded(t *testing.T) {
 
 func TestRefusedPeerGetsNoAnswer(t *testing.T) {
 	svc := &fake{}
-	refuse := true
+	var refuse atomic.Bool
+	refuse.Store(true)
 	c := serve(t, svc, func(*net.UnixConn) error {
-		if refuse {
+		if refuse.Load() {
 			return errors.New("not ours")
 		}
 		return nil
@@ -177,7 +179,7 @@ func TestRefusedPeerGetsNoAnswer(t *testing.T) {
 	if len(b) != 0 || len(svc.allowed) != 0 {
 		t.Errorf("answered %q, granted %v", b, svc.allowed)
 	}
-	refuse = false
+	refuse.Store(false)
 	if _, err := c.Allow(t.Context(), RuleRequest{Rules: []string{"a.test"}}); err != nil {
 		t.Errorf("control: %v", err)
 	}

@@ -126,7 +126,7 @@ func (l Launch) start(ctx context.Context, c *Client) error {
 		return fmt.Errorf("start supervisor: %w", err)
 	}
 	w.Close()
-	go func() { _ = cmd.Wait() }() // only so that it does not stay a zombie while we live
+	_ = cmd.Process.Release() // it is not waited for: it outlives us, or says on the pipe why not
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	line, err := bufio.NewReader(io.LimitReader(r, 64<<10)).ReadString('\n')

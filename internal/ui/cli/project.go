@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -29,18 +30,9 @@ func (a *app) layout() (config.Host, error) {
 // dir is the directory that the command line acts in.
 func (a *app) dir() string {
 	if a.chdir == "" || filepath.IsAbs(a.chdir) {
-		return firstOf(a.chdir, a.Dir)
+		return cmp.Or(a.chdir, a.Dir)
 	}
 	return filepath.Join(a.Dir, a.chdir)
-}
-
-func firstOf(s ...string) string {
-	for _, v := range s {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // discover finds the project directory, adopted or not.
