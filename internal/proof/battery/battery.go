@@ -154,6 +154,7 @@ func Run(ctx context.Context, o Options) (proof.Report, error) {
 	if seen.after, err = o.Facts(ctx); err != nil {
 		seen.after, seen.trouble = Facts{}, fmt.Sprintf("the box could not be looked at after the probes: %v", err)
 	}
+	wait(grace)
 	seen.arrived = ears.close()
 	seen.hits = o.Control.hits(nonce)
 	seen.box = look(before.Agent)
@@ -165,6 +166,9 @@ func Run(ctx context.Context, o Options) (proof.Report, error) {
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Kernel: o.Kernel, Version: o.Version,
 	}, nil
 }
+
+// grace is how long a nonce that is on its way may take to arrive.
+const grace = 50 * time.Millisecond
 
 func newNonce() string {
 	var b [16]byte

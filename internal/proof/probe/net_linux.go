@@ -93,7 +93,7 @@ func (p *prober) tcp(t *tally, id string, kind, protocol int, to ...netip.AddrPo
 				t.add(o, a.String(), how)
 				return
 			}
-			o, how := p.whoAnswers(fd, id)
+			o, how := p.whoAnswers(fd, id, a.Addr())
 			closeFD(fd)
 			t.add(o, a.String(), how)
 		})
@@ -102,26 +102,24 @@ func (p *prober) tcp(t *tally, id string, kind, protocol int, to ...netip.AddrPo
 }
 
 // whoAnswers sends the tag inside an HTTP request over a connection that ought
-// not to be. Only where the wall has to accept everything is an answer of
-// foldyard's own a refusal.
-func (p *prober) whoAnswers(fd int, id string) (Outcome, string) {
+// not to be. What answers on loopback is the box's own, unless the host's
+// listener hears the tag. Where the wall has to accept everything, foldyard's
+// own answer is a refusal, and so is an end without one.
+func (p *prober) whoAnswers(fd int, id string, to netip.Addr) (Outcome, string) {
 	request := "GET /" + p.plan.Nonce + " HTTP/1.1\r\nHost: " + otherName + "\r\nX-Probe: " + strings.TrimSpace(Tag(p.plan.Nonce, id)) + "\r\n\r\n"
-	if _, err := unix.Write(fd, []byte(request)); err != nil {
-		if o, how := fromError(err); o == Refused && p.plan.AnswersAll {
-			return o, how
-		}
-		return Reached, "connected"
-	}
+	_, err := unix.Write(fd, []byte(request))
 	buf := make([]byte, 4096)
 	n := 0
-	if await(fd, unix.POLLIN, time.Second) == nil {
-		var err error
-		if n, err = unix.Read(fd, buf); err != nil {
-			n = 0
+	if err == nil {
+		if err = await(fd, unix.POLLIN, time.Second); err == nil {
+			n, err = unix.Read(fd, buf)
 		}
 	}
 	answer := string(buf[:max(n, 0)])
-	if p.plan.AnswersAll && (n <= 0 || strings.Contains(answer, "\r\nProxy-Status: foldyard")) {
+	switch {
+	case to.Unmap().IsLoopback():
+		return Refused, "a service of the box's own answers there"
+	case p.plan.AnswersAll && (strings.Contains(answer, "\r\nProxy-Status: foldyard") || n == 0 && err == nil || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)):
 		return Refused, "closed or refused by foldyard"
 	}
 	return Reached, fmt.Sprintf("connected, %d bytes came back", max(n, 0))
@@ -166,6 +164,9 @@ func udpOnce(a netip.AddrPort, payload []byte, judge func([]byte) (Outcome, stri
 		}
 		if judge != nil {
 			return judge(buf[:n])
+		}
+		if a.Addr().IsLoopback() { // and the host did not hear the tag
+			return Refused, "a service of the box's own answers there"
 		}
 		return Reached, fmt.Sprintf("answered with %d bytes", n)
 	}

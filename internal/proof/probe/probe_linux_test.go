@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +133,38 @@ func TestErrorsAreRefusalsOnlyWhenTheySaySo(t *testing.T) {
 	}
 	if got, _ := fromError(nil); got != Reached {
 		t.Errorf("no error is %s", got)
+	}
+}
+
+// TestOwnServiceOnLoopbackIsNoHole: a box may listen on any port of its own
+// loopback. The tag goes out all the same, so that the host would hear it.
+func TestOwnServiceOnLoopbackIsNoHole(t *testing.T) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	heard := make(chan string, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		buf := make([]byte, 1024)
+		n, _ := c.Read(buf)
+		id, _ := ParseTag(buf[:n], strings.Repeat("n", 32))
+		heard <- id
+	}()
+	p := &prober{plan: Plan{Nonce: strings.Repeat("n", 32)}}
+	var tl tally
+	p.tcp(&tl, "tcp4-host-loopback", unix.SOCK_STREAM, 0, l.Addr().(*net.TCPAddr).AddrPort())
+	if f := tl.finding(""); f.Outcome != Refused {
+		t.Errorf("%+v", f)
+	}
+	if id := <-heard; id != "tcp4-host-loopback" {
+		t.Errorf("the listener heard %q", id)
 	}
 }
 

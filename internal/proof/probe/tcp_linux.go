@@ -84,7 +84,7 @@ func (p *prober) tcp4FastOpen(_ context.Context, id string) Finding {
 		}
 		o, how := fromError(err)
 		if o == Reached && p.plan.AnswersAll {
-			o, how = p.whoAnswers(fd, id)
+			o, how = p.whoAnswers(fd, id, a.Addr())
 		}
 		t.add(o, a.String(), how)
 		closeFD(fd)
