@@ -152,7 +152,7 @@ func (v view) hostRow(id string) (proof.Result, string) {
 		case v.facts.Digest == "" || v.facts.Digest != v.after.Digest:
 			return proof.Unproven, "the box's construction changed while the probes ran"
 		case v.facts.Digest != v.options.Digest:
-			return proof.Unproven, "what was probed is not built as the box is"
+			return proof.Unproven, "what was probed is not built as the box is now, such as when the repo has gained protected files since it started: fy down, fy up"
 		}
 		return proof.Pass, "the same before and after: " + v.facts.Digest[:min(len(v.facts.Digest), 16)]
 	}
