@@ -12,6 +12,13 @@ import (
 	"foldyard/internal/box/wire"
 )
 
+// The hidden verbs, as on Linux; nothing starts them here.
+const (
+	KeeperVerb = "__keeper"
+	AgentVerb  = "__agent"
+	ProbeVerb  = "__probe"
+)
+
 // Program is fy's own binary in sealed memory, on Linux.
 type Program struct{}
 
