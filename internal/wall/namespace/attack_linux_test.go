@@ -456,3 +456,30 @@ func TestConnectionIsAttributedToItsProcess(t *testing.T) {
 		t.Error("a socket that does not exist has an owner")
 	}
 }
+
+func TestWhatTheBoxPlantsInTheRepoMakesNoTwinDiffer(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	c, spec := testBox(t, func(s *Spec) { s.Repo = dir })
+	before, err := c.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in(t, c, spec, "mkfifo fifo; mkdir .vscode; touch .envrc")
+	twin, _ := testBox(t, func(s *Spec) { s.Repo = dir })
+	after, err := twin.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Digest != after.Digest {
+		t.Error("a FIFO that the box made in its repo makes its twin another construction")
+	}
+	if len(after.Covered) != 1 {
+		t.Errorf("control: covered %v, want the FIFO", after.Covered)
+	}
+}

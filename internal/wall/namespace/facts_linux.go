@@ -88,10 +88,11 @@ func (k *keeper) strangers() ([]int, error) {
 func (k *keeper) digest() (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "namespaces user mount net ipc uts cgroup; user mount pid; root %v nested %v\n", k.spec.Root, k.spec.Nested)
+	fmt.Fprintf(h, "repo read-only %v writable %q protected %q\n", k.spec.RepoReadOnly, k.spec.Writable, Protected())
 	if err := digestRules(h); err != nil {
 		return "", err
 	}
-	if err := digestMounts(h, "/proc/1/mountinfo"); err != nil {
+	if err := digestMounts(h, "/proc/1/mountinfo", &k.spec); err != nil {
 		return "", err
 	}
 	for _, i := range filter(k.spec.Nested) {
@@ -148,19 +149,24 @@ func digestRules(h io.Writer) error {
 	return nil
 }
 
-// digestMounts hashes a mount table without its numbers (proc_pid_mountinfo(5)).
-func digestMounts(h io.Writer, file string) error {
+// digestMounts hashes a mount table without its numbers (proc_pid_mountinfo(5)). What covers an entry of the repo is left out: which
+// entries there are is the box's to say, so a twin made later may cover others by the same rule.
+func digestMounts(h io.Writer, file string, spec *Spec) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return fmt.Errorf("read the box's mounts: %w", err)
 	}
 	defer f.Close()
+	mountEscapes := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 1<<20)
 	var rows []string
 	for s.Scan() {
 		fields := strings.Fields(s.Text())
 		if len(fields) < 10 {
+			continue
+		}
+		if at := mountEscapes.Replace(fields[4]); at != spec.Repo && under(at, spec.Repo) && !slices.ContainsFunc(spec.Mounts, func(b Bind) bool { return b.Target == at }) {
 			continue
 		}
 		row := append([]string(nil), fields[3:6]...)
