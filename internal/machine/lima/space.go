@@ -1,0 +1,12 @@
+package lima
+
+import "golang.org/x/sys/unix"
+
+// freeBytes is the space that a file below dir may still take.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
