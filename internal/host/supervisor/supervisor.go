@@ -156,9 +156,10 @@ func listen(path string) (*net.UnixListener, error) {
 // open makes all there is, in the order in which it depends on each other. It starts nothing that serves.
 func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	s = &Supervisor{opt: opt, log: opt.Log, now: opt.Now, since: opt.Now(), boxes: map[string]*sandbox{}, rearm: make(chan struct{}, 1), idle: opt.Now()}
+	made := s // a return of nil, err leaves nothing in s to close
 	defer func() {
-		if err != nil && s.engine != nil {
-			s.close()
+		if err != nil && made.engine != nil {
+			made.close()
 		}
 	}()
 	if s.checkout, err = opt.Host.Resolve(opt.Dir); err != nil {
