@@ -46,7 +46,7 @@ func isBoxID(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// WriteBox records b, replacing what was recorded of it.
+// WriteBox records b, replacing what was recorded of it. No box outlives the computer's end, so the record need not either.
 func WriteBox(p Project, b Box) error {
 	if !isBoxID(b.ID) {
 		return fmt.Errorf("box id %q: want [a-z0-9-]", b.ID)
@@ -59,7 +59,7 @@ func WriteBox(p Project, b Box) error {
 	if err := EnsureDir(p.BoxesDir()); err != nil {
 		return err
 	}
-	return WriteAtomic(p.BoxFile(b.ID), append(data, '\n'), 0o600)
+	return WriteVolatile(p.BoxFile(b.ID), append(data, '\n'), 0o600)
 }
 
 // ReadBox reads the record of the box id. A damaged one is a *DamagedError.

@@ -126,7 +126,17 @@ func EnsureDir(path string) error {
 // WriteAtomic replaces path by data: a temporary file beside it, synced,
 // renamed over it, the directory synced. A reader sees the old bytes or the
 // new ones, also after a crash.
-func WriteAtomic(path string, data []byte, perm fs.FileMode) (err error) {
+func WriteAtomic(path string, data []byte, perm fs.FileMode) error {
+	return write(path, data, perm, true)
+}
+
+// WriteVolatile is WriteAtomic for a file that means nothing after the computer itself went down: it is not synced, so it
+// costs no wait for the disk.
+func WriteVolatile(path string, data []byte, perm fs.FileMode) error {
+	return write(path, data, perm, false)
+}
+
+func write(path string, data []byte, perm fs.FileMode, durable bool) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -146,14 +156,19 @@ func WriteAtomic(path string, data []byte, perm fs.FileMode) (err error) {
 	if _, err = f.Write(data); err != nil {
 		return err
 	}
-	if err = f.Sync(); err != nil {
-		return err
+	if durable {
+		if err = f.Sync(); err != nil {
+			return err
+		}
 	}
 	if err = f.Close(); err != nil {
 		return err
 	}
 	if err = os.Rename(tmp, path); err != nil {
 		return err
+	}
+	if !durable {
+		return nil
 	}
 	return syncDir(dir)
 }

@@ -50,7 +50,7 @@ type sandbox struct {
 	tally   tally
 	probing atomic.Bool // a battery runs in it
 	cancel  context.CancelFunc
-	ended   chan struct{} // closed once all of it is gone
+	ended   chan struct{} // closed once nothing of it runs or is served
 
 	mu      sync.Mutex // guards what follows
 	granted []netip.Prefix
@@ -248,7 +248,6 @@ func (s *Supervisor) serve(ctx context.Context, b *sandbox) error {
 func (s *Supervisor) after(b *sandbox) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	defer close(b.ended)
 	b.mu.Lock()
 	released := b.over
 	b.over = true
@@ -260,6 +259,7 @@ func (s *Supervisor) after(b *sandbox) {
 	delete(s.boxes, b.id)
 	s.idle = s.now()
 	s.mu.Unlock()
+	close(b.ended)
 	if released {
 		return
 	}
