@@ -24,7 +24,6 @@ type client struct {
 	box     BoxWay
 	gauge   *gauge
 	via     capture.Via
-	process *capture.Process
 	target  dest.Target // zero on the proxy port until the box has named it
 	host    string      // target.Host as text
 	sni     string      // of the TLS connection, where it names another host
@@ -32,6 +31,9 @@ type client struct {
 	accepts accept      // of the CONNECT that opened it
 
 	requests atomic.Int64 // that had a record of their own
+
+	// owner waits for who opened the connection, nil if unknown.
+	owner func() *capture.Process
 
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
@@ -57,7 +59,8 @@ const (
 	endPolicy         // policy would refuse now
 	endAbort          // the box went away
 	endStalled        // the box takes nothing any more
-	endTime           // a time limit
+	endTime           // half-closed too long
+	endQuiet          // silent too long
 	endStopped        // the box or the engine stops
 )
 
@@ -80,7 +83,7 @@ const (
 
 func (e *Engine) accepted(ctx context.Context, box BoxWay, nc net.Conn, handle func(*client)) {
 	g := e.live.gauge(box.ID)
-	c := &client{Conn: nc, e: e, box: box, gauge: g}
+	c := &client{Conn: nc, e: e, box: box, gauge: g, owner: nobody}
 	c.tcp, _ = nc.(*net.TCPConn)
 	full := !e.meters.conns.take()
 	if !full && !g.conns.take() {
@@ -99,14 +102,19 @@ func (e *Engine) accepted(ctx context.Context, box BoxWay, nc net.Conn, handle f
 		_ = c.Close() // the engine has stopped
 		return
 	}
+	if e.cfg.Attribute != nil {
+		c.owner = sync.OnceValue(func() *capture.Process {
+			return e.cfg.Attribute(box.ID, addrPort(nc.LocalAddr()), addrPort(nc.RemoteAddr()))
+		})
+		e.wg.Go(func() { c.owner() }) // at once: its socket may be short-lived
+	}
 	e.wg.Go(func() {
 		defer c.Close() //nolint:errcheck // nothing is left to be done about it
-		if e.cfg.Attribute != nil {
-			c.process = e.cfg.Attribute(box.ID, addrPort(nc.LocalAddr()), addrPort(nc.RemoteAddr()))
-		}
 		handle(c)
 	})
 }
+
+func nobody() *capture.Process { return nil }
 
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
@@ -218,6 +226,13 @@ func (c *client) grant() {
 // setTarget fixes what the connection is for.
 func (c *client) setTarget(t dest.Target) {
 	c.target, c.host = t, t.Host.String()
+}
+
+// reset is what a refused connection feels when it speaks no protocol of ours.
+// Whose it was must be known by then: the socket is gone afterwards.
+func (c *client) reset() {
+	c.owner()
+	reset(c.Conn)
 }
 
 // reset closes nc with a RST, as a closed port would.

@@ -34,6 +34,14 @@ type Dialer interface {
 	DialTLS(ctx context.Context, t dest.Target, internal bool, alpn ...string) (*tls.Conn, netip.AddrPort, error)
 }
 
+// Forwarder is a Dialer that may have to send plain HTTP requests to the
+// operator's upstream proxy in absolute form, since many of those refuse
+// CONNECT to port 80.
+type Forwarder interface {
+	Forward(t dest.Target) bool
+	DialForward(ctx context.Context, t dest.Target, internal bool) (c net.Conn, at netip.AddrPort, auth string, err error)
+}
+
 // Leaves gives the certificate to answer for a host with. ca.Leaves does.
 type Leaves interface {
 	Get(ctx context.Context, box string, h dest.Host) (*tls.Certificate, error)

@@ -22,14 +22,14 @@ func (e *Engine) redirected(c *client) {
 	to, err := e.cfg.originalDst(c.Conn)
 	if err != nil {
 		n.refused(policy.ReasonBadTarget, err.Error())
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	t := dest.Target{Host: dest.HostFromAddr(to.Addr()), Port: to.Port()}
 	if t, err = c.box.named(t); err != nil {
 		n.host, n.port = to.Addr().String(), to.Port()
 		n.refused(policy.ReasonBadTarget, err.Error())
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	c.setTarget(t)
@@ -137,14 +137,14 @@ func (e *Engine) explain(c *client, n *note, d policy.Decision) road {
 	if first := c.look(time.Now().Add(wait), how); first.web() {
 		return first.road()
 	}
-	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
+	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.owner()}) {
 		if d = e.cfg.Policy().Connect(e.query(c)); d.Verdict.Permits() {
 			n.decided(d)
 			return e.permitted(c, n, d)
 		}
 	}
 	n.decided(d)
-	reset(c.Conn)
+	c.reset()
 	return road{}
 }
 
@@ -209,7 +209,7 @@ func (c *client) mute(n *note, first sniffed) {
 	case spokeOther, spokeTLS, spokeHTTP, spokeH2C:
 		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP")
 	}
-	reset(c.Conn)
+	c.reset()
 }
 
 // connects judges host and port. On the way in by proxy it also holds for the
@@ -217,7 +217,7 @@ func (c *client) mute(n *note, first sniffed) {
 func (e *Engine) connects(c *client, n *note) policy.Decision {
 	d := e.cfg.Policy().Connect(e.query(c))
 	if d.Verdict == policy.Refuse && d.Reason == policy.ReasonNotGranted && c.via != capture.ViaRedirect && e.cfg.Hold != nil {
-		if e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.process}) {
+		if e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.owner()}) {
 			d = e.cfg.Policy().Connect(e.query(c))
 		} else {
 			d.Reason = policy.ReasonHeldTimeout
@@ -269,7 +269,7 @@ func (c *client) refuse(n *note, d *denial) {
 		c.e.finish(n)
 		c.linger()
 	default:
-		reset(c.Conn)
+		c.reset()
 	}
 }
 

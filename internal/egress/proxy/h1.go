@@ -59,7 +59,6 @@ func (s *session) serve() error {
 	for served := 0; ; served++ {
 		err := s.await()
 		if err == nil {
-			s.c.enter(phaseHead)
 			err = s.req.Read(s.br, s.e.heads)
 		}
 		if err != nil {
@@ -83,17 +82,29 @@ func (s *session) serve() error {
 // await waits for the next request, without a buffer while there is none.
 func (s *session) await() error {
 	if s.br != nil && s.br.Buffered() > 0 {
+		s.c.enter(phaseHead)
 		return nil
 	}
 	s.release()
+	s.forget()
 	s.c.enter(phaseIdle)
 	if _, err := s.conn.Read(s.first[:]); err != nil {
 		return err
 	}
+	s.c.enter(phaseHead)
 	s.ahead = true
 	s.br, s.bw = readers.get(s), writers.get(s.conn)
 	_, _ = s.br.Peek(2) // the rest of what came with the first byte; an error is met again
 	return nil
+}
+
+// forget lets go of the last exchange: an idle connection keeps no text of it.
+func (s *session) forget() {
+	clear(s.req.Header)
+	clear(s.resp.Header)
+	s.req = http1.Request{Header: s.req.Header[:0]}
+	s.resp = http1.Response{Header: s.resp.Header[:0]}
+	s.n = note{}
 }
 
 func (s *session) release() {

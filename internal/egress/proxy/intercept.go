@@ -23,7 +23,7 @@ func (e *Engine) intercept(c *client, n *note) {
 		if errors.Is(err, ca.ErrLimit) {
 			e.meters.leaves.Add(1)
 		}
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	if h2 := c.secured(tc.ConnectionState()); h2 {

@@ -123,7 +123,7 @@ func (e *Engine) admit(ctx context.Context, c *client, n *note, a *asked) (activ
 	act.decision = snap.Request(act.query)
 	if act.decision.Verdict == policy.Refuse && act.decision.Reason == policy.ReasonNotGranted && e.cfg.Hold != nil {
 		clean, _, _ := strings.Cut(a.path, "?")
-		ask := Ask{Box: c.box.ID, Target: a.target, Scheme: a.scheme.String(), Method: a.method, Path: clean, Process: c.process}
+		ask := Ask{Box: c.box.ID, Target: a.target, Scheme: a.scheme.String(), Method: a.method, Path: clean, Process: c.owner()}
 		if e.hold(ctx, c, ask) {
 			snap = e.cfg.Policy()
 			act.query.Now = e.cfg.Now()

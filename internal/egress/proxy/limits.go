@@ -18,6 +18,7 @@ type Limits struct {
 	Dial          time.Duration // for an upstream connection, TLS included: 30 s, then 502
 	Stalled       time.Duration // for a write that the box does not take: 5 min, then closed
 	HalfClosed    time.Duration // of a tunnel: 5 min, then closed
+	Quiet         time.Duration // a tunnel or WebSocket on which neither side sends: 4 h, then closed (Linux)
 	Linger        time.Duration // for the client to read our last words: 1 s, then closed
 	IdleUpstream  time.Duration // of a pooled connection: 90 s, then closed
 	ConnsPerBox   int           // 1024, then reset
@@ -49,6 +50,7 @@ func (l Limits) orDefaults() Limits {
 	setTime(&l.Dial, 30*time.Second)
 	setTime(&l.Stalled, 5*time.Minute)
 	setTime(&l.HalfClosed, 5*time.Minute)
+	setTime(&l.Quiet, 4*time.Hour)
 	setTime(&l.Linger, time.Second)
 	setTime(&l.IdleUpstream, 90*time.Second)
 	setInt(&l.ConnsPerBox, 1024)
@@ -79,6 +81,7 @@ func (e *Engine) Limits() []Limit {
 		{Name: "header_time", Value: int64(e.lim.HeaderTime / time.Second), Hits: m.slow.Load()},
 		{Name: "stalled", Value: int64(e.lim.Stalled / time.Second), Hits: m.stalled.Load()},
 		{Name: "half_closed", Value: int64(e.lim.HalfClosed / time.Second), Hits: m.halfClosed.Load()},
+		{Name: "quiet", Value: int64(e.lim.Quiet / time.Second), Hits: m.quiet.Load()},
 		{Name: "leaves", Hits: m.leaves.Load()},
 	}
 	return append(out, e.live.limits()...)
@@ -97,8 +100,8 @@ func (e *Engine) dialLimit() Limit {
 
 // meters count what all boxes share.
 type meters struct {
-	conns, held                                       meter
-	dials, headers, slow, stalled, halfClosed, leaves atomic.Int64 // hits of bounds that are not levels of ours
+	conns, held                                              meter
+	dials, headers, slow, stalled, halfClosed, quiet, leaves atomic.Int64 // hits of bounds that are not levels of ours
 }
 
 func (m *meters) init(l Limits) {

@@ -30,6 +30,7 @@ type poolKey struct {
 	target   dest.Target
 	tls      bool
 	internal bool
+	socket   bool // for a WebSocket: never pooled, and no proxy reads along
 }
 
 // upstream is one HTTP/1.1 connection to an origin.
@@ -41,8 +42,12 @@ type upstream struct {
 	br    *bufio.Reader // nil while idle
 	bw    *bufio.Writer
 	used  bool // served a request before
+	via   *forward
 	since time.Time
 }
+
+// forward says that the connection ends at the operator's upstream proxy.
+type forward struct{ auth string }
 
 func (p *pool) init(l Limits) {
 	p.idle = make(map[poolKey][]*upstream)
@@ -208,7 +213,14 @@ func (e *Engine) connect(ctx context.Context, k poolKey, fresh bool) (*upstream,
 	ctx, cancel := context.WithTimeout(ctx, e.lim.Dial)
 	defer cancel()
 	u := &upstream{key: k}
-	if k.tls {
+	if f, ok := e.cfg.Dialer.(Forwarder); ok && !k.tls && !k.socket && f.Forward(k.target) {
+		nc, addr, auth, err := f.DialForward(ctx, k.target, k.internal)
+		if err != nil {
+			return nil, err
+		}
+		u.Conn, u.addr, u.via = nc, addr, &forward{auth}
+		u.tcp, _ = nc.(*net.TCPConn)
+	} else if k.tls {
 		tc, addr, err := e.cfg.Dialer.DialTLS(ctx, k.target, k.internal, "http/1.1")
 		if err != nil {
 			return nil, err

@@ -66,7 +66,7 @@ func (e *Engine) badSocks(c *client, n *note, err error) {
 	bad, ok := errors.AsType[*connect.SocksError](err)
 	if !ok {
 		n.refused(policy.ReasonBadRequest, err.Error())
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	n.host, n.port = bad.Host, bad.Port

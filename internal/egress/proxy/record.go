@@ -14,6 +14,7 @@ import (
 // whatever it is about, finished in a defer, so that nothing ends unrecorded.
 type note struct {
 	*capture.Record
+	c      *client
 	host   string // for the record when there is no target
 	port   uint16
 	began  time.Time
@@ -28,8 +29,8 @@ func (e *Engine) begin(c *client) *note {
 }
 
 func (n *note) open(c *client, now time.Time) {
-	*n = note{began: now, Record: &capture.Record{
-		TS: now, Box: c.box.ID, Via: c.via, Process: c.process, Mode: capture.ModeNone,
+	*n = note{c: c, began: now, Record: &capture.Record{
+		TS: now, Box: c.box.ID, Via: c.via, Mode: capture.ModeNone,
 	}}
 	if !c.target.IsZero() {
 		n.Host, n.Port = c.host, c.target.Port
@@ -52,6 +53,7 @@ func (e *Engine) finish(n *note) {
 		n.Host, n.Port = n.host, n.port
 	}
 	n.Millis = capture.N(n.since(e))
+	n.Process = n.c.owner()
 	e.cfg.Record(n.Record)
 }
 
@@ -109,6 +111,8 @@ func (n *note) cut(why ending) bool {
 		n.failed(policy.ReasonLimit, errors.New("the client took nothing for too long"))
 	case endTime:
 		n.failed(policy.ReasonLimit, errors.New("half-closed for too long"))
+	case endQuiet:
+		n.failed(policy.ReasonLimit, errors.New("silent for too long"))
 	case endStopped:
 		n.failed(policy.ReasonClientAbort, errors.New("the box or the supervisor stopped"))
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"foldyard/internal/egress/capture"
@@ -26,7 +27,7 @@ func (s *session) relay(n *note, a *asked, act activity) bool {
 	closing := r.Close
 	r.Close = false
 	defer func() { r.Close = closing }()
-	k := poolKey{target: a.target, tls: a.tls, internal: act.decision.Internal}
+	k := poolKey{target: a.target, tls: a.tls, internal: act.decision.Internal, socket: ws}
 	for try := 0; ; try++ {
 		u, err := s.e.connect(s.c.ctx, k, try > 0 || ws)
 		if err != nil {
@@ -108,7 +109,7 @@ func answered(err error) bool {
 // the answer is awaited: it may come first.
 func (x *exchange) send() error {
 	s, r, u := x.s, &x.s.req, x.u
-	if err := r.WriteHead(u.bw); err != nil {
+	if err := u.writeHead(r); err != nil {
 		return err
 	}
 	if r.Length == 0 {
@@ -133,6 +134,25 @@ func (x *exchange) send() error {
 		}
 	}()
 	return nil
+}
+
+// writeHead writes the head of r, in absolute form to an upstream proxy.
+func (u *upstream) writeHead(r *http1.Request) error {
+	if u.via == nil {
+		return r.WriteHead(u.bw)
+	}
+	out := *r
+	out.Target = "http://" + u.key.target.String()
+	if u.key.target.Port == 80 {
+		out.Target = "http://" + strings.TrimSuffix(u.key.target.String(), ":80")
+	}
+	if r.Target != "*" {
+		out.Target += r.Target
+	}
+	if u.via.auth != "" {
+		out.Header = append(out.Header.Clone(), http1.Field{Name: "Proxy-Authorization", Value: u.via.auth})
+	}
+	return out.WriteHead(u.bw)
 }
 
 // head reads up to the head of the final answer and passes interim ones on.

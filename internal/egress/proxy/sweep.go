@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net"
 	"time"
 
 	"foldyard/internal/egress/intake/redirect"
@@ -13,7 +14,8 @@ const (
 	phaseIdle                  // between requests
 	phaseHead                  // a message head has begun
 	phaseWaiting               // upstream works on the answer; the box may go away
-	phaseHalf                  // a tunnel of which one half is closed
+	phaseOpen                  // a tunnel or WebSocket
+	phaseHalf                  // one of which one half is closed
 )
 
 const sweepEvery = 250 * time.Millisecond
@@ -70,6 +72,11 @@ func (c *client) swept() {
 		if in(since) >= sweepEvery && c.tcp != nil && redirect.Gone(c.tcp) {
 			c.cut(endAbort)
 		}
+	case phaseOpen:
+		if in(since) > e.lim.Quiet && c.quiet() > e.lim.Quiet {
+			e.meters.quiet.Add(1)
+			c.cut(endQuiet)
+		}
 	case phaseHalf:
 		switch {
 		case in(since) > e.lim.HalfClosed:
@@ -79,4 +86,15 @@ func (c *client) swept() {
 			c.cut(endAbort)
 		}
 	}
+}
+
+// quiet returns how long neither side has sent anything.
+func (c *client) quiet() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	up, ok := c.up.(*net.TCPConn)
+	if !ok || c.tcp == nil {
+		return 0
+	}
+	return min(redirect.Quiet(c.tcp), redirect.Quiet(up))
 }

@@ -26,19 +26,19 @@ func (e *Engine) dialTunnel(c *client, n *note, d policy.Decision) (net.Conn, er
 func (e *Engine) tunnel(c *client, n *note, r road) {
 	up := e.open(c, n, r)
 	if up == nil {
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	defer up.Close() //nolint:errcheck // both directions have ended
 	if !c.gauge.tunnels.take() {
 		n.refused(policy.ReasonLimit, "too many tunnels")
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	defer c.gauge.tunnels.give()
 	if !e.stands(c, r.kind) {
 		n.refused(policy.ReasonNotGranted, errPolicy.Error())
-		reset(c.Conn)
+		c.reset()
 		return
 	}
 	defer c.end()
@@ -47,6 +47,7 @@ func (e *Engine) tunnel(c *client, n *note, r road) {
 		n.cut(c.endedBy())
 		return
 	}
+	c.enter(phaseOpen)
 	sent, got, err := c.splice(up)
 	n.ReqBytes, n.RespBytes = capture.N(sent), capture.N(got)
 	if !n.cut(c.endedBy()) && err != nil && sent == 0 && got == 0 {

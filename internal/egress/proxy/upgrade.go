@@ -54,7 +54,7 @@ func (x *exchange) upgrade() (keep bool) {
 		x.n.aborted(err)
 		return false
 	}
-	s.c.enter(phaseBusy)
+	s.c.enter(phaseOpen)
 	var back atomic.Int64
 	done := make(chan struct{})
 	go func() {

@@ -6,6 +6,7 @@ package redirect
 import (
 	"errors"
 	"net"
+	"time"
 )
 
 // ErrNotSupported is returned where the kernel keeps no original destination.
@@ -23,3 +24,7 @@ func Gone(c *net.TCPConn) bool { return polled(c, goneEvents) }
 // Dead says whether nothing can be sent to the peer of c any more: both
 // directions are shut, or it was reset. It never waits.
 func Dead(c *net.TCPConn) bool { return polled(c, deadEvents) }
+
+// Quiet returns for how long the peer of c has sent no data, 0 where the
+// kernel does not tell.
+func Quiet(c *net.TCPConn) time.Duration { return quiet(c) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,20 @@ func OriginalDst(c *net.TCPConn) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("original destination: %w", errno)
 	}
 	return netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port()), nil
+}
+
+func quiet(c *net.TCPConn) time.Duration {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	var d time.Duration
+	_ = raw.Control(func(fd uintptr) { // a closed socket is not quiet, it is gone
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
+			d = time.Duration(info.Last_data_recv) * time.Millisecond
+		}
+	})
+	return d
 }
 
 func networkOrder(p uint16) uint16 {

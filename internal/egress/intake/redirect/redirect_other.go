@@ -5,9 +5,12 @@ package redirect
 import (
 	"net"
 	"net/netip"
+	"time"
 )
 
 // OriginalDst is only known to Linux: elsewhere it returns ErrNotSupported.
 func OriginalDst(*net.TCPConn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, ErrNotSupported
 }
+
+func quiet(*net.TCPConn) time.Duration { return 0 }
