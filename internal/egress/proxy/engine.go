@@ -87,6 +87,8 @@ type BoxWay struct {
 	ID string
 	// Resolve returns the name behind a synthetic address of this box.
 	Resolve func(netip.Addr) (dest.Host, bool)
+	// Token, if set, is what a request on the proxy port must show (407 without).
+	Token string
 }
 
 // Engine serves any number of boxes. Make one with New.

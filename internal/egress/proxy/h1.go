@@ -69,6 +69,10 @@ func (s *session) serve() error {
 			return err
 		}
 		s.c.enter(phaseBusy)
+		if s.bound.IsZero() && !s.c.box.authorized(s.req.Header) {
+			s.tokenless()
+			return nil
+		}
 		if s.bound.IsZero() && s.req.Method == http.MethodConnect {
 			s.connected()
 			return nil

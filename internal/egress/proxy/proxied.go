@@ -22,6 +22,10 @@ func (e *Engine) proxied(c *client) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	if first[0] == connect.SocksVersion {
+		if c.box.Token != "" {
+			e.tokenlessSocks(c)
+			return
+		}
 		e.socks(c)
 		return
 	}

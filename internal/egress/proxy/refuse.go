@@ -152,13 +152,17 @@ func (d *denial) proxyStatus() string {
 }
 
 func (d *denial) header(contentType string) http1.Header {
-	return http1.Header{
+	h := http1.Header{
 		{Name: "Content-Type", Value: contentType},
 		{Name: "Proxy-Status", Value: d.proxyStatus()},
 		{Name: "Foldyard-Reason", Value: string(d.reason)},
 		{Name: "X-Content-Type-Options", Value: "nosniff"},
 		{Name: "Cache-Control", Value: "no-store"},
 	}
+	if d.status == http.StatusProxyAuthRequired {
+		h = append(h, http1.Field{Name: "Proxy-Authenticate", Value: `Basic realm="foldyard"`})
+	}
+	return h
 }
 
 // write sends the refusal as an HTTP/1.1 response that ends the connection.
