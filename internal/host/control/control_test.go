@@ -225,3 +225,11 @@ func TestStaleSupervisorDoesNothing(t *testing.T) {
 		t.Errorf("a stale supervisor must still stop: %d", got)
 	}
 }
+
+func TestShellQuote(t *testing.T) {
+	for in, want := range map[string]string{"a.test:443": "a.test:443", "GET a.test/*": "'GET a.test/*'", "$(id)": "'$(id)'", "": "''", "a'b": `'a'\''b'`} {
+		if got := ShellQuote(in); got != want {
+			t.Errorf("ShellQuote(%q) = %s, want %s", in, got, want)
+		}
+	}
+}

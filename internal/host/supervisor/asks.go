@@ -82,6 +82,7 @@ func (a *asks) hold(ctx context.Context, k dest.Target, process json.RawMessage,
 	a.mu.Lock()
 	e := a.note(k, process, now)
 	e.held++
+	answer := e.answer
 	a.mu.Unlock()
 	defer func() {
 		a.mu.Lock()
@@ -91,7 +92,7 @@ func (a *asks) hold(ctx context.Context, k dest.Target, process json.RawMessage,
 	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
-	case <-e.answer:
+	case <-answer:
 		return true
 	case <-t.C:
 	case <-ctx.Done():
@@ -111,14 +112,20 @@ func (a *asks) find(id string) (dest.Target, bool) {
 	return dest.Target{}, false
 }
 
-// reconsider forgets, and wakes whoever waits for, the asks that answered says have an answer now.
-func (a *asks) reconsider(answered func(dest.Target) bool) {
+// reconsider wakes whoever waits for an ask that is let through or refused now, and forgets the asks that have an answer.
+func (a *asks) reconsider(judge func(dest.Target) (settled, answered bool)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k, e := range a.list {
-		if answered(k) {
-			close(e.answer)
+		settled, answered := judge(k)
+		if !settled {
+			continue
+		}
+		close(e.answer)
+		if answered {
 			delete(a.list, k)
+		} else {
+			e.answer = make(chan struct{}) // let through without a grant: it is still to be answered
 		}
 	}
 }
@@ -154,10 +161,10 @@ func ruleFor(t dest.Target) string {
 	return t.String()
 }
 
-// answered tells whether the policy in force has an answer to an ask, either way.
-func (s *Supervisor) answered(k dest.Target) bool {
+// settle tells whether the policy in force settles what an ask is about, and whether a rule did.
+func (s *Supervisor) settle(k dest.Target) (settled, answered bool) {
 	d := s.effective.Snapshot().Connect(s.query("", k))
-	return d.Verdict.Permits() || d.Rule != ""
+	return d.Verdict.Permits() || d.Rule != "", d.Rule != ""
 }
 
 // Asks lists what has no answer.

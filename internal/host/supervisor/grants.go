@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
@@ -45,7 +46,7 @@ func (s *Supervisor) render(first bool) error {
 // policyChanged makes everything that runs follow the snapshot in force.
 func (s *Supervisor) policyChanged() {
 	s.engine.Reconsider()
-	s.asks.reconsider(s.answered)
+	s.asks.reconsider(s.settle)
 	snap, now := s.effective.Snapshot(), s.now()
 	for _, b := range s.running() {
 		b.setGranted(snap.GrantedPrefixes(b.id, now))
@@ -126,11 +127,25 @@ func (s *Supervisor) add(ctx context.Context, q control.RuleRequest, deny bool, 
 	for _, e := range entries {
 		out.Rules = append(out.Rules, shown(e))
 	}
-	s.noteChange(entries, "granted")
+	s.auditRules("grant", entries)
 	if !s.snapshotEnforces() {
 		out.Notes = append(out.Notes, "the allowlist does not enforce now: fy enforce on")
 	}
 	return out, s.apply()
+}
+
+// auditRules writes entries that came into the store to the audit log.
+func (s *Supervisor) auditRules(event string, entries []state.Grant) {
+	for _, e := range entries {
+		ev := &capture.Event{Event: event, Rule: e.Rule, Level: e.Level, Box: e.Box, Reason: e.Reason, Detail: e.Origin}
+		if e.Deny {
+			ev.Event = "deny"
+		}
+		if e.Expires != nil {
+			ev.Expires = e.Expires.UTC().Format(time.RFC3339)
+		}
+		s.capture.Audit(ev)
+	}
 }
 
 // storeError gives a damaged store the shape of a refusal with a way on.
@@ -171,7 +186,7 @@ func (s *Supervisor) Revoke(ctx context.Context, q control.RuleRequest) (control
 	out := control.Changed{Generation: f.Generation}
 	for _, r := range rules {
 		out.Rules = append(out.Rules, control.Grant{Rule: r})
-		s.audit("revoked", r, "")
+		s.capture.Audit(&capture.Event{Event: "revoke", Rule: r, Box: q.Box})
 	}
 	return out, s.apply()
 }
@@ -203,7 +218,7 @@ func (s *Supervisor) Enforce(ctx context.Context, q control.EnforceRequest) (con
 	if err != nil {
 		return control.Changed{}, storeError(err)
 	}
-	s.audit("enforce "+to, "", "")
+	s.audit("enforce", to)
 	return control.Changed{Generation: f.Generation}, s.apply()
 }
 
@@ -218,7 +233,7 @@ func (s *Supervisor) Learn(ctx context.Context, q control.LearnRequest) (control
 	if err != nil {
 		return control.Learning{}, storeError(err)
 	}
-	s.audit("learning until "+end.UTC().Format(time.RFC3339), "", "")
+	s.audit("learn", "until "+end.UTC().Format(time.RFC3339))
 	return s.learning(f), s.apply()
 }
 

@@ -42,7 +42,7 @@ func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 	s.checkout = checkout
 	s.mu.Unlock()
 	s.cfg.Store(next)
-	s.audit("config", "", "")
+	s.audit("config", next.Digest)
 	if err := s.seed(ctx, next); err != nil {
 		return out, err
 	}

@@ -283,7 +283,7 @@ func (s *Supervisor) expire(ctx context.Context) {
 	case err != nil:
 		s.log.Warn("expired grants not removed", slog.String("error", err.Error()))
 	case changed:
-		s.audit("expired", "", "")
+		s.audit("expire", "")
 		if err := s.apply(); err != nil {
 			s.log.Warn("policy not rendered", slog.String("error", err.Error()))
 		}
@@ -341,9 +341,9 @@ func (s *Supervisor) running() []*sandbox {
 
 func (s *Supervisor) snapshotEnforces() bool { return s.effective.Snapshot().Enforcing(s.now()) }
 
-// audit writes what the operator changed to the audit log.
-func (s *Supervisor) audit(event, rule, level string) {
-	s.capture.Audit(&capture.Event{Event: event, Rule: rule, Level: level})
+// audit writes what the operator did, or what time did for them, to the audit log.
+func (s *Supervisor) audit(event, detail string) {
+	s.capture.Audit(&capture.Event{Event: event, Detail: detail})
 }
 
 // Stop ends the supervisor; see control.Service.

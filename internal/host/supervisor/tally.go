@@ -13,7 +13,6 @@ import (
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/control"
-	"foldyard/internal/host/state"
 )
 
 // Bounds of what is counted between two flushes, and of a box's summary.
@@ -157,7 +156,7 @@ func fixOf(t dest.Target, r *capture.Record) string {
 	case askable(r):
 		return "fy allow " + ruleFor(t)
 	case r.Reason == string(policy.ReasonDeniedRule) && r.Rule != "":
-		return "fy revoke " + shellQuote(r.Rule)
+		return "fy revoke " + control.ShellQuote(r.Rule)
 	case r.Reason == string(policy.ReasonAddressClass):
 		return "fy allow --internal " + t.String()
 	}
@@ -175,15 +174,4 @@ func (t *tally) rows() []control.Refusal {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Reason, b.Reason))
 	})
 	return out
-}
-
-// noteChange writes a change of the store to the audit log.
-func (s *Supervisor) noteChange(entries []state.Grant, event string) {
-	for _, e := range entries {
-		what := event
-		if e.Deny {
-			what = "denied"
-		}
-		s.audit(what, e.Rule, e.Level)
-	}
 }

@@ -53,7 +53,7 @@ func (s *Supervisor) Verify(ctx context.Context, q control.VerifyRequest) (json.
 	if err != nil {
 		return nil, err
 	}
-	s.audit("verify "+string(report.Verdict), "", "")
+	s.audit("verify", string(report.Verdict))
 	return json.Marshal(report)
 }
 

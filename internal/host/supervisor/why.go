@@ -36,14 +36,14 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 	rule := ruleFor(pq.Target)
 	switch {
 	case d.Verdict == policy.Allow:
-		out.Fix = "fy revoke " + shellQuote(d.Rule)
+		out.Fix = "fy revoke " + control.ShellQuote(d.Rule)
 		out.Mode = how(d)
 	case d.Verdict == policy.WouldDeny:
 		out.Fix = "fy allow " + rule
 		out.Mode = how(d)
 		out.Note = "the allowlist does not enforce now: fy enforce on"
 	case d.Reason == policy.ReasonDeniedRule:
-		out.Fix = "fy revoke " + shellQuote(d.Rule)
+		out.Fix = "fy revoke " + control.ShellQuote(d.Rule)
 	case d.Reason == policy.ReasonPolicyUnreadable:
 		out.Fix = "fy supervisor restart"
 		if f := s.effective.Fault(); f != nil {
@@ -145,15 +145,4 @@ func (s *Supervisor) origin(rule, box string) string {
 		out += ": " + best.Reason
 	}
 	return out
-}
-
-// shellQuote writes s as one word of a shell.
-func shellQuote(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@%+=:,./-_", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
@@ -169,6 +170,13 @@ func indent(text string) string {
 	return b.String()
 }
 
+func why(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "  (" + escape(text) + ")"
+}
+
 // confirm asks on the terminal. Enter means no.
 func (a *app) confirm(question string) (bool, error) {
 	fmt.Fprintf(a.Stderr, "%s [y/N] ", question)
@@ -193,6 +201,11 @@ func (a *app) adopt(ctx context.Context, p *project, prop *config.Proposal, move
 		return err
 	}
 	fmt.Fprintf(a.Stdout, "adopted for project %s\n", next.Project.Name)
+	for _, r := range prop.Effective.Proxy.Recommend {
+		if rule, err := policy.ParseRule(r.Host); err == nil { // canonical: never the file's own text
+			fmt.Fprintf(a.Stdout, "it asks for: fy allow --permanent %s%s\n", control.ShellQuote(rule.String()), a.style.dim(why(r.Why)))
+		}
+	}
 	old := control.NewClient(p.checkout.Project.ControlSocket())
 	defer old.Close()
 	if next.Project.Name != p.checkout.Project.Name {
