@@ -20,7 +20,7 @@ egress/dialer:            egress/dest
 egress/intake/dns:        egress/dest egress/capture
 egress/intake/connect:    egress/dest egress/http1
 egress/intake/redirect:
-egress/inject:            egress/dest egress/policy egress/dialer
+egress/inject:            egress/dest egress/policy egress/http1 egress/dialer
 egress/proxy:             egress/inject egress/dest egress/http1 egress/capture egress/policy egress/ca egress/dialer egress/intake/connect egress/intake/redirect
 
 # What runs inside. The agent and the keeper share only the wire.
@@ -31,6 +31,11 @@ box/agent:                box/wire
 # What makes the way out the only one.
 wall/namespace:           box box/wire egress/dest proof
 wall/ruleset:
+
+# The VM: the backend interface, its conformance suite, the backends.
+machine:
+machine/machinetest:      machine
+machine/lima:             machine wall/ruleset
 
 # The honesty rule. Probes start from fy's own binary, inside: keep them lean.
 docs:
@@ -64,6 +69,7 @@ egress  -x->  box wall machine proof host ui arch
 box     -x->  egress wall machine host ui arch
 proof/probe -x-> egress host ui wall box
 wall    -x->  host ui
+machine -x->  egress host ui
 ui      -x->  host/supervisor
 host    -x->  ui
 `
@@ -73,6 +79,7 @@ const testArrows = `
 host/state:       egress/dest
 wall/namespace:   box/agent box/wire
 egress/policy:    egress/dest
+machine/lima:     machine/machinetest
 `
 
 // libraries says who may import each module that is not ours. One importing
@@ -89,7 +96,7 @@ github.com/vishvananda/netlink:      wall/namespace proof testkit
 go.uber.org/goleak:                  test
 golang.org/x/net:                    egress/dest egress/policy egress/dialer egress/intake/dns egress/proxy proof testkit
 golang.org/x/sync:                   egress/ca egress/dialer egress/proxy host/supervisor
-golang.org/x/sys:                    host box wall proof ui testkit egress/dialer egress/intake/redirect egress/proxy egress/capture cmd/fy testkit
+golang.org/x/sys:                    host box wall machine proof ui testkit egress/dialer egress/intake/redirect egress/proxy egress/capture cmd/fy testkit
 golang.org/x/term:                   ui
 golang.org/x/time:                   egress/ca egress/proxy host/supervisor
 pgregory.net/rapid:                  test

@@ -41,7 +41,7 @@ var homes = []struct {
 	{"fmt.Printf", "nowhere", "output goes to the writers of cli.Env"},
 	{"fmt.Println", "nowhere", "output goes to the writers of cli.Env"},
 	{"os.Stdout", "cmd testkit", "output goes to the writers of cli.Env"},
-	{"os/exec.*", "host wall ui box proof testkit", "nothing on a request's way starts a program"},
+	{"os/exec.*", "host wall machine ui box proof", "nothing on a request's way starts a program"},
 	{"text/template.*", "nowhere", "rules and scripts are built from typed values"},
 	{"html/template.*", "nowhere", "rules and scripts are built from typed values"},
 	{"unsafe.*", "wall proof/probe box/agent ui/term egress/proxy egress/intake/redirect", "system calls only"},
