@@ -22,12 +22,14 @@ func executed() []string {
 		".gitattributes", ".gitmodules", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".mcp.json",
 		".tool-versions", "mise.toml", ".mise.toml", ".env", ".editorconfig", ".clangd", ".clang-tidy", ".vimrc", ".nvim.lua", ".exrc",
 		"foldyard.toml",
+		// Read-only in a box where they exist; told when a box made them. A commondir moves git's configuration elsewhere.
+		".git", ".git/config", ".git/config.worktree", ".git/commondir", ".envrc",
 	}
 }
 
 // executedDirs are directories of which every file counts, one level deep.
 func executedDirs() []string {
-	return []string{".github/workflows", ".gitlab", ".circleci", "node_modules/.bin", "bin", "scripts", ".yarn/releases", ".yarn/plugins"}
+	return []string{".git/hooks", ".vscode", ".idea", ".husky", ".github/workflows", ".gitlab", ".circleci", "node_modules/.bin", "bin", "scripts", ".yarn/releases", ".yarn/plugins"}
 }
 
 // maxWatched bounds the files that are looked at.
