@@ -152,6 +152,7 @@ func (p Project) Bound() string           { return filepath.Join(p.Dir, "bound.j
 func (p Project) Grants() string          { return filepath.Join(p.Dir, "grants.json") }
 func (p Project) Effective() string       { return filepath.Join(p.Dir, "allow-effective.json") }
 func (p Project) Secrets() string         { return filepath.Join(p.Dir, "secrets.env") }
+func (p Project) SecretBounds() string    { return filepath.Join(p.Dir, "secrets.json") }
 func (p Project) BoxesDir() string        { return filepath.Join(p.Dir, "boxes") }
 func (p Project) SupervisorLock() string  { return filepath.Join(p.Dir, "supervisor.lock") }
 func (p Project) SupervisorLog() string   { return filepath.Join(p.Dir, "supervisor.log") }
