@@ -33,6 +33,9 @@ const (
 	ProbeVerb  = "__probe"
 )
 
+// oneThread is the environment of keeper and agent: little runs in them, and threads that wait for work cost more than the work.
+func oneThread() []string { return []string{"GOMAXPROCS=1"} }
+
 // keeper is the host's process of one box. It stays in the host's pid namespace, where nothing in the box can name it.
 type keeper struct {
 	spec    Spec
@@ -59,7 +62,6 @@ type keeper struct {
 
 // Keep is the keeper's main. It returns the exit status of the process, when the box has ended.
 func Keep() int {
-	runtime.LockOSThread() // the box's first process ends with this thread
 	starter, err := wire.FromFile(os.NewFile(keeperStarter, "starter"))
 	if err != nil {
 		return 125
@@ -210,9 +212,9 @@ func (k *keeper) firstProcess() error {
 	l.add("usual umask", unix.SYS_UMASK, 0o022)
 	l.ownDescriptors([]uintptr{fds[0], fds[0], fds[0], fds[1]}, k.program, report)
 	l.confine(p, filter(k.spec.Nested))
-	l.exec(k.program, []string{"fy", AgentVerb}, nil)
+	l.exec(k.program, []string{"fy", AgentVerb}, oneThread())
 
-	if k.agentPid, err = l.start(unix.CLONE_NEWPID, report); err != nil {
+	if k.agentPid, err = startFromThread(l, unix.CLONE_NEWPID, report); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	tell.Close()
@@ -248,6 +250,20 @@ func (k *keeper) firstProcess() error {
 		return fmt.Errorf("hold the box's namespaces: %w", err)
 	}
 	return nil
+}
+
+// startFromThread starts l from a thread that does nothing else and never ends: the box's first process ends with the thread that
+// made it. No other goroutine is tied to a thread: every wait of one that is costs two switches.
+func startFromThread(l *list, flags, report uintptr) (pid int, err error) {
+	started := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		pid, err = l.start(flags, report)
+		close(started)
+		select {}
+	}()
+	<-started
+	return pid, err
 }
 
 func procHint() error {
