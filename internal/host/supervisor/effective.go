@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -124,8 +125,11 @@ func (e *effective) write(f policy.File, first bool) error {
 			return &state.DamagedError{Path: e.path, Err: err}
 		}
 	}
-	if err := state.WriteAtomic(e.path, b, 0o600); err != nil {
-		return err
+	old, err := state.ReadFile(e.path, state.MaxFile)
+	if err != nil || !bytes.Equal(old, b) { // a restart finds what it would write
+		if err := state.WriteAtomic(e.path, b, 0o600); err != nil {
+			return err
+		}
 	}
 	snap, err := read(e.path)
 	if err != nil {
