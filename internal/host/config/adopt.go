@@ -139,12 +139,19 @@ func (h Host) judge(c Checkout, data []byte) (*Effective, error) {
 	s := sources{
 		repo: data, repoFile: FileName,
 		operator: op, opFile: h.Layout.OperatorConfig(), project: proposedName(c.Dir, data), directory: c.Dir,
+		bundles: h.presetHosts(),
 	}
 	e, err := h.build(s)
 	if err != nil {
 		return nil, err
 	}
-	e.expand(h.bundles(e.Proxy.Passthrough))
+	bundles := h.bundles(e.Proxy.Passthrough)
+	for _, r := range e.Inject {
+		if hosts, ok := s.bundles[r.Preset]; ok {
+			bundles[r.Preset] = hosts
+		}
+	}
+	e.expand(bundles)
 	for i, name := range e.Proxy.Passthrough {
 		if hosts, ok := e.bundles[name]; ok && len(hosts) == 0 {
 			key := fmt.Sprintf("proxy.passthrough[%d]", i)

@@ -1,11 +1,13 @@
 package config
 
 import (
+	"encoding/json"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -121,6 +123,50 @@ func (h Host) jvmHosts() []string {
 	var urls []string
 	for _, m := range xmlURL().FindAllStringSubmatch(read(h.inHome(".m2/settings.xml")), -1) {
 		urls = append(urls, m[1])
+	}
+	return hostsOf(urls)
+}
+
+// presetHosts returns the hosts of the presets that inject has none for: the
+// registries that the operator's own clients use.
+func (h Host) presetHosts() map[string][]string {
+	out := map[string][]string{"npm": h.npmHosts(), "pypi": h.pipHosts(), "docker-registry": h.dockerHosts()}
+	for k, hosts := range out {
+		slices.Sort(hosts)
+		out[k] = slices.Compact(append([]string{}, hosts...))
+	}
+	return out
+}
+
+func (h Host) pipHosts() []string {
+	urls := []string{h.Getenv("PIP_INDEX_URL"), h.Getenv("UV_DEFAULT_INDEX")}
+	for _, path := range []string{h.Getenv("PIP_CONFIG_FILE"), h.inHome(".config/pip/pip.conf"), h.inHome(".pip/pip.conf"), "/etc/pip.conf"} {
+		for line := range strings.Lines(read(path)) {
+			key, value, _ := strings.Cut(line, "=")
+			switch strings.TrimSpace(key) {
+			case "index-url", "extra-index-url", "index_url", "extra_index_url":
+				urls = append(urls, strings.TrimSpace(value))
+			}
+		}
+	}
+	return hostsOf(urls)
+}
+
+func (h Host) dockerHosts() []string {
+	var urls []string
+	for _, path := range []string{h.inHome(".docker/config.json"), h.inHome(".config/containers/auth.json")} {
+		var f struct {
+			Auths map[string]json.RawMessage `json:"auths"`
+		}
+		if json.Unmarshal([]byte(read(path)), &f) != nil {
+			continue
+		}
+		for name := range f.Auths {
+			if !strings.Contains(name, "://") {
+				name = "https://" + name
+			}
+			urls = append(urls, name)
+		}
 	}
 	return hostsOf(urls)
 }

@@ -26,6 +26,8 @@ type checker struct {
 	goos string
 	dir  string   // the project
 	dirs []string // foldyard's own
+	// bundles are the hosts of presets that name none themselves.
+	bundles map[string][]string
 }
 
 func (c *checker) set(key string) bool { _, ok := c.at[key]; return ok }

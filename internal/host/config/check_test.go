@@ -362,7 +362,9 @@ func TestInject(t *testing.T) {
 		{name: "field of another kind", repo: rule("x", host+`app_id = "1"`), want: []string{`inject[0].app_id: is no field of kind = "static", only of github-app`}},
 		{name: "no name", repo: "[[inject]]\n" + host, want: []string{"inject[0]: wants a name"}},
 		{name: "no hosts", repo: rule("x", ""), want: []string{"inject[0]: wants hosts"}},
-		{name: "preset instead of hosts", repo: rule("x", `preset = "npm"`)},
+		{name: "preset instead of hosts", repo: rule("x", `preset = "openai"`)},
+		{name: "preset whose clients are not configured", repo: rule("x", `preset = "npm"`), want: []string{"wants hosts"}},
+		{name: "preset with hosts", repo: rule("x", "preset = \"npm\"\nhosts = [\"packages.test\"]")},
 		{name: "unknown preset", repo: rule("x", `preset = "npn"`), want: []string{"known are anthropic"}},
 		{name: "command in the repo", repo: "[[inject]]\nname = \"x\"\nkind = \"command\"\ncommand = [\"sh\"]\n" + host, want: []string{
 			"inject[0].kind: runs a program on the host", "inject[0].command: may only be set in the operator's config.toml",

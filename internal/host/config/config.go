@@ -105,7 +105,7 @@ type Inject struct {
 	Path    string            `toml:"path" doc:"Only requests whose path starts with this."`
 	Methods []string          `toml:"methods" doc:"Only requests with these methods."`
 	Env     map[string]string `toml:"env" doc:"Dummies: variables of the box and the placeholder values that they hold."`
-	Replay  bool              `toml:"replay" doc:"Mint again and replay once when the upstream answers 401."`
+	Issuing bool              `toml:"issuing" operator:"true" doc:"Open the service's endpoints that answer with a credential. config.toml only."`
 
 	AppID          string            `toml:"app_id" kind:"github-app" doc:"The App's id."`
 	InstallationID string            `toml:"installation_id" kind:"github-app" doc:"The installation's id."`
@@ -127,6 +127,7 @@ type Operator struct {
 	Log      Log               `toml:"log" doc:"The capture log."`
 	Metrics  Metrics           `toml:"metrics" doc:"Prometheus metrics."`
 	Secrets  map[string]Source `toml:"secrets" doc:"Where a rule's secret comes from."`
+	Tripwire Tripwire          `toml:"tripwire" doc:"What happens when a placeholder turns up where it does not belong."`
 	Projects map[string]File   `toml:"projects" doc:"Settings that win over a project's foldyard.toml."`
 }
 
@@ -156,6 +157,11 @@ type Log struct {
 // Metrics is [metrics].
 type Metrics struct {
 	Listen string `toml:"listen" doc:"Loopback ADDR:PORT."`
+}
+
+// Tripwire is [tripwire].
+type Tripwire struct {
+	Revoke bool `toml:"revoke" doc:"Also revoke the session grants of the box."`
 }
 
 // Source is [secrets.NAME].

@@ -26,6 +26,7 @@ type Effective struct {
 	Log      Log
 	Metrics  Metrics
 	Secrets  map[string]Source
+	Tripwire Tripwire
 
 	// Adopted is true when a foldyard.toml was adopted for this checkout.
 	Adopted bool
@@ -72,7 +73,7 @@ func (h Host) build(s sources) (*Effective, error) {
 	quiet := &report{}
 	e.at = decode(quiet, merged, &e.File)
 	if !r.unreadable() {
-		c := &checker{report: &report{}, at: e.at, goos: h.GOOS, dir: s.directory, dirs: h.Layout.Dirs()}
+		c := &checker{report: &report{}, at: e.at, goos: h.GOOS, dir: s.directory, dirs: h.Layout.Dirs(), bundles: s.bundles}
 		c.file(&e.File)
 		c.at = opAt
 		c.operator(&op, h.Layout.ConfigDir)
@@ -81,7 +82,7 @@ func (h Host) build(s sources) (*Effective, error) {
 	if err := r.faults.asError(); err != nil {
 		return nil, err
 	}
-	e.Upstream, e.Log, e.Metrics, e.Secrets = op.Upstream, op.Log, op.Metrics, op.Secrets
+	e.Upstream, e.Log, e.Metrics, e.Secrets, e.Tripwire = op.Upstream, op.Log, op.Metrics, op.Secrets, op.Tripwire
 	for k, p := range opAt {
 		if !strings.HasPrefix(k, "projects.") && k != "projects" {
 			e.at[k] = p
@@ -189,7 +190,8 @@ func (e *Effective) Values() []Value {
 		Log      Log               `toml:"log"`
 		Metrics  Metrics           `toml:"metrics"`
 		Secrets  map[string]Source `toml:"secrets"`
-	}{e.Upstream, e.Log, e.Metrics, e.Secrets}
+		Tripwire Tripwire          `toml:"tripwire"`
+	}{e.Upstream, e.Log, e.Metrics, e.Secrets, e.Tripwire}
 	e.flatten(&out, reflect.ValueOf(e.File), "")
 	e.flatten(&out, reflect.ValueOf(op), "")
 	return out

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"foldyard/internal/box"
+	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/state"
 )
@@ -33,12 +34,13 @@ func SecretVariable(name string) string {
 
 // fixedHosts are the hosts of the kinds that always talk to one service.
 var fixedHosts = map[string][]string{
-	"github-app": {"api.github.com"},
-	"gh-cli":     {"api.github.com"},
+	"github-app":   {"api.github.com"},
+	"gh-cli":       {"api.github.com"},
+	"gcp-metadata": {"*.googleapis.com"},
 }
 
-// hostless are the kinds that need no hosts of their own.
-var hostless = []string{"gcp-metadata"}
+// bearers are the kinds that mint bearer tokens.
+var bearers = []string{"github-app", "gh-cli", "oauth-refresh", "gcp-metadata"}
 
 var (
 	tokenRE  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") })
@@ -99,6 +101,12 @@ func (c *checker) injectKind(r injectRule) {
 	if r.Kind == "" {
 		r.Kind = "static"
 	}
+	if r.Preset != "" && r.Kind != "static" && r.Kind != "command" && r.Kind != "gh-cli" && r.Kind != "github-app" {
+		c.bad(r.key+".preset", "goes with kind = \"static\", not %q", r.Kind)
+	}
+	if r.Preset == "docker-registry" && r.Kind != "static" {
+		c.bad(r.key+".kind", "preset docker-registry mints its own tokens from user:password: kind is static")
+	}
 	if r.Kind == "command" && !c.at[r.key+".kind"].operator {
 		c.bad(r.key+".kind", "runs a program on the host, so it may only be set in the operator's config.toml")
 	}
@@ -149,8 +157,25 @@ func (c *checker) injectPlace(r injectRule) {
 	case c.set(r.key+".query") && (r.Query == "" || strings.ContainsAny(r.Query, "&=#?+% ") || !printable(r.Query)):
 		c.bad(r.key+".query", "want the name of one query parameter, got %s", quote(r.Query))
 	}
-	if r.Header == "" && r.Query == "" && r.Preset == "" && r.Kind != "aws-sigv4" {
+	if p, ok := inject.PresetNamed(r.Preset); ok {
+		if r.Header == "" && r.Query == "" {
+			r.Header = p.Header
+			if !c.set(r.key + ".prefix") {
+				r.Prefix = p.Prefix
+			}
+		}
+	} else if r.Header == "" && r.Query == "" && r.Kind != "aws-sigv4" {
 		r.Header = "Authorization"
+		if !c.set(r.key+".prefix") && slices.Contains(bearers, r.Kind) {
+			r.Prefix = "Bearer "
+		}
+	}
+	if r.Kind == "aws-sigv4" {
+		for _, field := range []string{"header", "query", "prefix"} {
+			if c.set(r.key + "." + field) {
+				c.bad(r.key+"."+field, "kind = \"aws-sigv4\" puts a signature where the box put its own")
+			}
+		}
 	}
 	if !printable(r.Prefix) {
 		c.bad(r.key+".prefix", "holds what no header may hold")
@@ -180,9 +205,23 @@ func printable(s string) bool {
 }
 
 func (c *checker) injectHosts(r injectRule) []policy.Rule {
-	if len(r.Hosts) == 0 && r.Preset == "" {
-		r.Hosts = slices.Clone(fixedHosts[r.Kind])
-		if len(r.Hosts) == 0 && !slices.Contains(hostless, r.Kind) {
+	usual := false
+	if len(r.Hosts) == 0 {
+		p, preset := inject.PresetNamed(r.Preset)
+		switch {
+		case preset && len(p.Hosts) > 0:
+			r.Hosts = p.Hosts
+		case preset:
+			r.Hosts = slices.Clone(c.bundles[r.Preset])
+		default:
+			r.Hosts = slices.Clone(fixedHosts[r.Kind])
+		}
+		usual = len(r.Hosts) > 0
+		switch {
+		case usual:
+		case preset:
+			c.bad(r.key, "wants hosts: preset %s finds none in the configuration of its clients on this computer", r.Preset)
+		case r.Preset == "":
 			c.bad(r.key, "wants hosts, or a preset that fills them in")
 		}
 	}
@@ -200,7 +239,7 @@ func (c *checker) injectHosts(r injectRule) []policy.Rule {
 			c.bad(key, "%s", err)
 		case rule.NeedsIntercept() || strings.Contains(h, "/"):
 			c.bad(key, "want HOST or HOST:PORT, got %s: path and methods are keys of their own", quote(h))
-		case strings.HasPrefix(h, "*") && rule.Wide():
+		case strings.HasPrefix(h, "*") && rule.Wide() && !usual:
 			c.bad(key, "%s covers hosts of strangers, who would get the credential", quote(h))
 		default:
 			rules = append(rules, rule)
@@ -218,10 +257,6 @@ func (c *checker) overlap(a, b injectRule) {
 		return
 	}
 	if len(a.Methods) > 0 && len(b.Methods) > 0 && !slices.ContainsFunc(a.Methods, func(m string) bool { return slices.Contains(b.Methods, m) }) {
-		return
-	}
-	if a.Preset != "" && a.Preset == b.Preset && len(a.Hosts) == 0 && len(b.Hosts) == 0 {
-		c.bad(b.key, "the rules %s and %s overlap: both are preset %s", a.Name, b.Name, a.Preset)
 		return
 	}
 	for _, x := range a.hosts {
@@ -246,6 +281,9 @@ func (c *checker) dummies(rules []injectRule, boxEnv map[string]string) {
 			if value == "" || !printable(value) {
 				c.bad(key, "want a placeholder of printable characters")
 			}
+			if n := len(value); n > 0 && n < inject.MinDummy {
+				c.warn(c.at[key], key, "a placeholder of %d bytes is too short to be told from other text: %d or more are watched for", n, inject.MinDummy)
+			}
 			if _, ok := boxEnv[name]; ok {
 				c.bad(key, "is set by [box] env too")
 			}
@@ -258,4 +296,42 @@ func (c *checker) dummies(rules []injectRule, boxEnv map[string]string) {
 			owner[name], holder[value] = r, r
 		}
 	}
+}
+
+// Bound returns what a rule asks its secret to be bound to: where it goes, and
+// what decides what it can do there.
+func (r Inject) Bound() state.Bound {
+	b := state.Bound{Name: r.Name, Hosts: []string{}, Facts: []string{"kind " + r.Kind}}
+	for _, h := range r.Hosts {
+		if rule, err := policy.ParseRule(h); err == nil {
+			b.Hosts = append(b.Hosts, rule.String())
+		}
+	}
+	fact := func(name, value string) {
+		if value != "" {
+			b.Facts = append(b.Facts, name+" "+value)
+		}
+	}
+	fact("preset", r.Preset)
+	fact("header", strings.ToLower(r.Header))
+	fact("query", r.Query)
+	fact("token_url", r.TokenURL)
+	fact("app_id", r.AppID)
+	fact("installation_id", r.InstallationID)
+	fact("region", r.Region)
+	fact("service", r.Service)
+	list := func(name string, values []string) {
+		fact(name, strings.Join(slices.Sorted(slices.Values(values)), " "))
+	}
+	list("repositories", r.Repositories)
+	list("scopes", r.Scopes)
+	var permissions []string
+	for k, v := range r.Permissions {
+		permissions = append(permissions, k+":"+v)
+	}
+	list("permissions", permissions)
+	slices.Sort(b.Hosts)
+	b.Hosts = slices.Compact(b.Hosts)
+	slices.Sort(b.Facts)
+	return b
 }

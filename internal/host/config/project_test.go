@@ -430,7 +430,7 @@ hosts = ["evil.test"]
 		t.Fatal(err)
 	}
 	got := strings.Join(p.Widenings, "\n")
-	for _, want := range []string{"127.0.0.1:4000:4000", "nested", "allowlist off", "r.test", "t.test", `github \u2192 evil.test`} {
+	for _, want := range []string{"127.0.0.1:4000:4000", "nested", "allowlist off", "r.test", "t.test", "github → evil.test"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not told in\n%s", want, got)
 		}

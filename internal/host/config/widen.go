@@ -15,7 +15,7 @@ var walls = map[string]int{Podman: 0, Namespace: 1, Lima: 1}
 func widenings(before, e *Effective) []string {
 	var out []string
 	say := func(format string, args ...any) {
-		out = append(out, Escape(fmt.Appendf(nil, format, args...)))
+		out = append(out, strings.ReplaceAll(Escape(fmt.Appendf(nil, format, args...)), `\u2192`, "→"))
 	}
 	fresh := func(old, now []string, prefix string) {
 		for _, s := range now {
@@ -81,12 +81,14 @@ func credentials(e *Effective) []string {
 		case r.Header == "":
 			place = "as usual there"
 		}
-		hosts := r.Hosts
-		if r.Preset != "" && len(hosts) == 0 {
-			hosts = []string{"the hosts of preset " + r.Preset}
-		}
-		for _, h := range hosts {
+		for _, h := range r.Hosts {
 			out = append(out, fmt.Sprintf("%s → %s%s (%s, %s)", r.Name, h, r.Path, r.Kind, place))
+		}
+		if r.TokenURL != "" {
+			out = append(out, fmt.Sprintf("%s → %s (its refresh token)", r.Name, r.TokenURL))
+		}
+		if r.Issuing {
+			out = append(out, r.Name+" may call endpoints that answer with a credential")
 		}
 	}
 	return out
