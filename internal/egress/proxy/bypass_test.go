@@ -369,6 +369,7 @@ func TestConnectInsideHTTP2(t *testing.T) {
 
 // A37: silence, then anything, on a port where only TLS and HTTP may pass.
 func TestSilenceOpensNothing(t *testing.T) {
+	t.Parallel()
 	for _, by := range ways() {
 		for name, late := range map[string]string{"silence": "", "garbage": "\x00\x01\x02late", "banner": "\x80\x80\x80"} {
 			t.Run(string(by)+"/"+name, func(t *testing.T) {

@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -108,10 +110,25 @@ func (e *Engine) accepted(ctx context.Context, box BoxWay, nc net.Conn, handle f
 		})
 		e.wg.Go(func() { c.owner() }) // at once: its socket may be short-lived
 	}
-	e.wg.Go(func() {
-		defer c.Close() //nolint:errcheck // nothing is left to be done about it
+	go func() {
+		defer e.wg.Done() // add counted it
+		defer c.Close()   //nolint:errcheck // nothing is left to be done about it
+		defer e.recovered(c)
 		handle(c)
-	})
+	}()
+}
+
+// recovered keeps a fault of ours in the connection that met it: others, and
+// other boxes, go on.
+func (e *Engine) recovered(c *client) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	n := e.begin(c)
+	n.Error = fmt.Sprintf("internal error: %v\n%s", p, debug.Stack())
+	c.cut(endStopped)
+	e.finish(n)
 }
 
 func nobody() *capture.Process { return nil }

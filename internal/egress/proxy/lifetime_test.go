@@ -112,6 +112,7 @@ func TestClientThatDoesNotTrustUs(t *testing.T) {
 
 // B24: whatever ends first, everything is given back.
 func TestTunnelsAreGivenBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Limits.HalfClosed = time.Second })
 	w.allow("mute.test:9", "talk.test:9")
 	ended := make(chan struct{}, 8)
@@ -151,6 +152,7 @@ func TestTunnelsAreGivenBack(t *testing.T) {
 
 // A peer that answers nothing after a half-close is bounded.
 func TestHalfClosedTunnelIsBounded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Limits.HalfClosed = 500 * time.Millisecond })
 	w.allow("mute.test:9")
 	w.raw("mute.test:9", func(c net.Conn) {
@@ -172,6 +174,7 @@ func TestHalfClosedTunnelIsBounded(t *testing.T) {
 
 // B25: half a head, then silence.
 func TestSlowHeadIsBounded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Limits.HeaderTime = 300 * time.Millisecond })
 	w.allow("a.test")
 	w.web("a.test:443", webH1, greet)
@@ -186,6 +189,7 @@ func TestSlowHeadIsBounded(t *testing.T) {
 }
 
 func TestIdleConnectionIsClosedInOrder(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Limits.Idle = 300 * time.Millisecond })
 	w.allow("a.test")
 	w.web("a.test:443", webH1, greet)
@@ -203,6 +207,7 @@ func TestIdleConnectionIsClosedInOrder(t *testing.T) {
 
 // A box that takes nothing of a download is cut off.
 func TestStalledReaderIsBounded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Limits.Stalled = 500 * time.Millisecond })
 	w.allow("a.test")
 	gone := make(chan struct{})
@@ -219,6 +224,7 @@ func TestStalledReaderIsBounded(t *testing.T) {
 
 // Narrowing ends what it must, and nothing else.
 func TestNarrowing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	events := func(rw http.ResponseWriter, r *http.Request) {
 		for {

@@ -104,6 +104,7 @@ func TestAttribution(t *testing.T) {
 
 // A tunnel on which nobody says anything is not kept for ever.
 func TestQuietTunnelIsBounded(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells how quiet a connection is")
 	}
@@ -207,4 +208,23 @@ func TestCommandsAreQuoted(t *testing.T) {
 			t.Errorf("%s: the advice is no rule: %v", in, err)
 		}
 	}
+}
+
+// A fault of ours ends the connection that met it, is recorded, and nothing
+// else notices.
+func TestFaultStaysInItsConnection(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Hold = func(context.Context, Ask) bool { panic("a fault") } })
+	w.allow("a.test")
+	w.web("a.test:443", webH1, greet)
+	running := w.tls(byRedirect, "a.test:443", "a.test")
+	if _, err := w.dial(byConnect, "b.test:443"); err == nil {
+		t.Error("connected")
+	}
+	w.saw("of the fault", func(r *capture.Record) bool {
+		return strings.Contains(r.Error, "a fault") && r.Verdict == capture.VerdictDeny && r.Host == "b.test"
+	})
+	if r, _ := ask(t, running, "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"); r.StatusCode != 200 {
+		t.Errorf("another connection: %d", r.StatusCode)
+	}
+	w.settled()
 }

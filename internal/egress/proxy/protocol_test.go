@@ -371,6 +371,7 @@ func TestHTTP10Client(t *testing.T) {
 
 // B14: a client that goes away ends the upstream's work within a second.
 func TestClientAbortEndsUpstream(t *testing.T) {
+	t.Parallel()
 	for _, silent := range []bool{false, true} {
 		pairs(t, func(t *testing.T, h2 bool, up web) {
 			w := newWorld(t)
@@ -414,6 +415,7 @@ func TestClientAbortEndsUpstream(t *testing.T) {
 
 // A client that leaves before there is an answer.
 func TestClientAbortWhileWaiting(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.allow("a.test")
 	gone := make(chan struct{})
@@ -437,6 +439,7 @@ func TestClientAbortWhileWaiting(t *testing.T) {
 
 // B15: a WebSocket whose server speaks first, that idles and half-closes.
 func TestWebSocket(t *testing.T) {
+	t.Parallel()
 	for _, by := range ways() {
 		w := newWorld(t, func(c *Config) { c.Limits.Idle, c.Limits.HeaderTime = 300*time.Millisecond, 300*time.Millisecond })
 		w.allow("a.test")
@@ -544,6 +547,7 @@ func TestAltSvcIsRemoved(t *testing.T) {
 
 // B19: a protocol whose server speaks first, by host:port grant.
 func TestServerSpeaksFirst(t *testing.T) {
+	t.Parallel()
 	for _, by := range ways() {
 		w := newWorld(t)
 		w.allow("git.test:22", "git.test")
@@ -762,6 +766,7 @@ func TestStaleUpstreamConnections(t *testing.T) {
 
 // An early answer to an upload that goes on.
 func TestEarlyAnswerToAnUpload(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.allow("a.test")
 	w.web("a.test:443", webH1, func(rw http.ResponseWriter, r *http.Request) {

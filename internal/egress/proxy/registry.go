@@ -13,7 +13,6 @@ type registry struct {
 	mu     sync.Mutex // guards the fields that follow
 	conns  map[*client]struct{}
 	gauges map[string]*gauge
-	closed bool
 
 	connsPerBox, tunnelsPerBox int64
 }
@@ -45,6 +44,8 @@ func (r *registry) forget(box string) {
 	delete(r.gauges, box)
 }
 
+// add registers c, unless the engine has stopped, and counts its goroutine in:
+// Close takes the same lock between stopping and waiting.
 func (r *registry) add(c *client) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,6 +53,7 @@ func (r *registry) add(c *client) bool {
 		return false
 	}
 	r.conns[c] = struct{}{}
+	c.e.wg.Add(1)
 	return true
 }
 
