@@ -193,6 +193,7 @@ func TestRecordsReadWell(t *testing.T) {
 		{capture.Record{Method: "GET", Scheme: "https", Host: "a.test", Port: 443, Path: "/x?y", Status: 200, RespBytes: capture.N(2048), Millis: capture.N(12)}, "GET https://a.test/x?y", "200, 2.0 KiB, 12 ms"},
 		{capture.Record{Method: "GET", Scheme: "http", Host: "::1", Port: 8080, Path: "/", Status: 403, Reason: "not_granted"}, "GET http://[::1]:8080/", "403, not_granted"},
 		{capture.Record{Host: "a.test", Port: 22, Mode: capture.ModeTunnel}, "a.test:22", "tunnel"},
+		{capture.Record{Method: "CONNECT", Host: "a.test", Port: 443, Status: 403, Reason: "not_granted"}, "CONNECT a.test:443", "403, not_granted"},
 		{capture.Record{Host: "1.1.1.1", Reason: "icmp", DeniedTimes: 9}, "1.1.1.1", "icmp, 9 times"},
 	} {
 		if got := recordTarget(&c.r); got != c.target {

@@ -155,6 +155,9 @@ func recordTarget(r *capture.Record) string {
 		}
 		return fmt.Sprintf("%s:%d", host, r.Port)
 	}
+	if r.Scheme == "" || r.Method == "CONNECT" {
+		return fmt.Sprintf("%s %s:%d", r.Method, host, r.Port)
+	}
 	port := ""
 	if r.Port != 0 && !(r.Scheme == "https" && r.Port == 443) && !(r.Scheme == "http" && r.Port == 80) {
 		port = ":" + strconv.Itoa(int(r.Port))
