@@ -25,7 +25,7 @@ const marker = "FY_TESTKIT_LAB"
 // it. done, if not nil, is called at the end.
 func Main(m *testing.M, setup func() (done func(), err error)) int {
 	if os.Getenv(marker) != "" {
-		return run(m, setup)
+		return Run(m, setup)
 	}
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

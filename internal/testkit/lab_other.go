@@ -8,7 +8,7 @@ import (
 )
 
 // Main runs setup and then the tests of m.
-func Main(m *testing.M, setup func() (done func(), err error)) int { return run(m, setup) }
+func Main(m *testing.M, setup func() (done func(), err error)) int { return Run(m, setup) }
 
 // Lab is for Linux.
 type Lab struct{}

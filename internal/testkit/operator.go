@@ -151,7 +151,21 @@ func (o *Operator) FY(ctx context.Context, args ...string) Result {
 			fmt.Fprintln(&errs, err)
 		}
 	}
+	if ctx.Err() != nil {
+		fmt.Fprintf(&errs, "it did not end; the supervisor says:\n%s", o.diary())
+	}
 	return Result{o.hide(out.String()), o.hide(errs.String()), cmd.ProcessState.ExitCode()}
+}
+
+// diary returns what the supervisor wrote for the operator.
+func (o *Operator) diary() string {
+	var out strings.Builder
+	logs, _ := filepath.Glob(filepath.Join(o.State, "projects", "*", "supervisor.log")) // the pattern is good
+	for _, l := range logs {
+		text, _ := os.ReadFile(l) // what cannot be read is not shown
+		out.Write(text[max(0, len(text)-4000):])
+	}
+	return out.String()
 }
 
 func (o *Operator) hide(s string) string {

@@ -41,7 +41,8 @@ func (s *Skips) Report(w io.Writer, suite string) {
 	}
 }
 
-func run(m *testing.M, setup func() (done func(), err error)) int {
+// Run runs setup and then the tests of m. done, if not nil, is called at the end.
+func Run(m *testing.M, setup func() (done func(), err error)) int {
 	done, err := setup()
 	if done != nil {
 		defer done()

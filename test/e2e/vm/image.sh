@@ -52,8 +52,9 @@ chown -R "$LIMA_CIDATA_USER:" "$S"
 chmod 600 "$S/authorized_keys"
 hostname "$(sed -n 's/^local-hostname: *//p' $LIMA_CIDATA_MNT/meta-data)" || true
 resize2fs "$(findmnt -no SOURCE /)" || true
-sed -n '/^mounts:/,/^[a-z]/s/^ *- \[\([^,]*\), \([^,]*\), \([^,]*\), "\([^"]*\)".*/\1 \2 \3 \4/p' $LIMA_CIDATA_MNT/user-data |
-while read -r tag at kind options; do
+sed -n '/^mounts:/,/^[a-z]/s/^ *- \[\([^,]*\), \([^,]*\), \([^,]*\), "\([^"]*\)".*/\1\t\2\t\3\t\4/p' $LIMA_CIDATA_MNT/user-data |
+while IFS="$(printf '\t')" read -r tag at kind options; do
+  at=$(echo "$at" | sed 's/^"//; s/"$//')
   mkdir -p "$at"
   mount -t "$kind" -o "$(echo "$options" | sed 's/,*nofail//; s/,*comment=[^,]*//; s/^,//')" "$tag" "$at"
 done
