@@ -7,12 +7,20 @@ TOOLS   := .cache/tools
 
 export CGO_ENABLED ?= 0
 
-.PHONY: all build run test unit vet cross e2e race fuzz bench lint fmt tools clean
+.PHONY: all build box run test unit vet cross e2e race fuzz bench lint fmt tools clean
 
 all: build
 
+# On Linux the part that runs in boxes is a program of its own, embedded.
+ifeq ($(shell $(GO) env GOOS),linux)
+build: TAGS := -tags fybox
+build: box
+endif
 build:
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/fy ./cmd/fy
+	$(GO) build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/fy ./cmd/fy
+
+box:
+	$(GO) build -trimpath -ldflags '-s -w' -o cmd/fy/fy-box ./cmd/fy-box
 
 # The main job on real input, as a tour of a minute.
 run: build

@@ -30,7 +30,7 @@ func run() int {
 		case namespace.ProbeVerb:
 			return probe.Main(context.Background(), os.Stdin, os.Stdout)
 		case supervisor.Verb:
-			return supervisor.Main(os.Args[2:], version())
+			return supervisor.Main(os.Args[2:], version(), boxProgram)
 		}
 	}
 	dir, err := os.Getwd()

@@ -58,6 +58,7 @@ ui/cli:                   ui/term host/state host/config host/control box wall/n
 # Tests of the whole. Only tests may import the kit.
 arch:
 testkit:
+cmd/fy-box:               wall/namespace box/agent
 cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent proof proof/probe
 `
 

@@ -22,7 +22,8 @@ import (
 const Verb = "__supervisor"
 
 // Main is the supervisor's process: it was started by control.Launch, in a session of its own. It returns the exit status.
-func Main(args []string, version string) int {
+// box is the program of keepers and agents, nil if that is fy itself.
+func Main(args []string, version string, box []byte) int {
 	ready := control.ReadyPipe()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	fail := func(err error) int {
@@ -56,7 +57,7 @@ func Main(args []string, version string) int {
 	}
 	err = Run(ctx, Options{
 		Host:    config.Host{Layout: layout, Getenv: os.Getenv, GOOS: runtime.GOOS},
-		Project: p, Dir: *dir, Version: version, Program: program, Binary: control.Binary(),
+		Project: p, Dir: *dir, Version: version, Program: program, Box: box, Binary: control.Binary(),
 		Getenv: os.Getenv, Log: log, Now: time.Now, Ready: ready,
 	})
 	switch {

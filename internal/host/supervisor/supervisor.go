@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,8 @@ type Options struct {
 	Project  state.Project
 	Dir      string // the checkout
 	Version  string
-	Program  string // path of fy's executable, loaded into sealed memory for keepers
+	Program  string // path of fy's executable, loaded into sealed memory for probes
+	Box      []byte // the program of keepers and agents; nil: fy's executable
 	Binary   string // its identity, see control.Binary
 	Getenv   func(string) string
 	Log      *slog.Logger
@@ -64,8 +66,9 @@ type Supervisor struct {
 	authority *ca.Authority
 	dialer    *dialer.Dialer
 	engine    *proxy.Engine
-	trust     func() (map[string][]byte, error) // certificate files of every box
-	program   func() (*namespace.Program, error)
+	trust     func() (map[string][]byte, error)  // certificate files of every box
+	program   func() (*namespace.Program, error) // of keepers and agents
+	whole     func() (*namespace.Program, error) // fy itself, for probes
 
 	asks    asks
 	counts  counts
@@ -187,7 +190,10 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 		return nil, err
 	}
 	s.trust = sync.OnceValues(s.trustFiles)
-	s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.LoadProgram(opt.Program) })
+	s.whole = sync.OnceValues(func() (*namespace.Program, error) { return namespace.OpenProgram(opt.Program) })
+	if s.program = s.whole; len(opt.Box) > 0 {
+		s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.LoadProgram(bytes.NewReader(opt.Box)) })
+	}
 	if err := s.seed(ctx, cfg); err != nil {
 		return s, err
 	}

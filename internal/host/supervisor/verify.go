@@ -41,7 +41,13 @@ func (s *Supervisor) Verify(ctx context.Context, q control.VerifyRequest) (json.
 	}
 	in.probing.Store(true)
 	defer in.probing.Store(false)
-	o.Run = in.client.Probe
+	program, err := s.whole()
+	if err != nil {
+		return nil, err
+	}
+	o.Run = func(ctx context.Context, plan []byte, asRoot bool) ([]byte, error) {
+		return in.client.Probe(ctx, program, plan, asRoot)
+	}
 	o.Facts = func(ctx context.Context) (battery.Facts, error) {
 		f, err := in.client.Facts(ctx)
 		if err != nil {

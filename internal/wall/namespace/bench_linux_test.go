@@ -11,7 +11,7 @@ import (
 
 // BenchmarkBox makes a box, runs a program in it and ends it.
 func BenchmarkBox(b *testing.B) {
-	p, err := LoadProgram("/proc/self/exe")
+	p, err := OpenProgram("/proc/self/exe")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (c *Client) dial(ctx context.Context) (*wire.Conn, error) {
 }
 
 // ask sends one request and reads its one answer. The answer's files are the caller's.
-func (c *Client) ask(ctx context.Context, m *wire.Message) (*wire.Message, []*os.File, error) {
+func (c *Client) ask(ctx context.Context, m *wire.Message, send ...*os.File) (*wire.Message, []*os.File, error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -41,7 +41,7 @@ func (c *Client) ask(ctx context.Context, m *wire.Message) (*wire.Message, []*os
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	m.Nonce = c.nonce
-	if err := conn.Send(m); err != nil {
+	if err := conn.Send(m, send...); err != nil {
 		return nil, nil, err
 	}
 	a, files, err := conn.Recv()
@@ -69,13 +69,14 @@ func (c *Client) Facts(ctx context.Context) (*Facts, error) {
 	return f, nil
 }
 
-// Probe runs the battery in the box's namespaces and returns its JSON. With asRoot it keeps all capabilities of the box's user namespace.
-func (c *Client) Probe(ctx context.Context, plan []byte, asRoot bool) ([]byte, error) {
+// Probe runs the battery, p's ProbeVerb, in the box's namespaces and returns its JSON. With asRoot it keeps all capabilities of the
+// box's user namespace.
+func (c *Client) Probe(ctx context.Context, p *Program, plan []byte, asRoot bool) ([]byte, error) {
 	m := &wire.Message{Op: "probe", Data: plan}
 	if asRoot {
 		m.Names = []string{"root"}
 	}
-	a, files, err := c.ask(ctx, m)
+	a, files, err := c.ask(ctx, m, p.f)
 	closeAll(files)
 	if err != nil {
 		return nil, err

@@ -310,8 +310,8 @@ func (k *keeper) one(c *wire.Conn) {
 	case "exec":
 		k.exec(c, m.Exec, files)
 	case "probe":
+		k.answerData(c, func() (any, error) { return k.probe(files, m.Data, m.Names) })
 		closeAll(files)
-		k.answerData(c, func() (any, error) { return k.probe(m.Data, m.Names) })
 	case "facts":
 		closeAll(files)
 		k.answerData(c, func() (any, error) { return k.facts() })

@@ -4,6 +4,7 @@ package namespace
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -22,8 +23,11 @@ const (
 // Program is fy's own binary in sealed memory, on Linux.
 type Program struct{}
 
+// OpenProgram returns ErrUnsupported.
+func OpenProgram(string) (*Program, error) { return nil, ErrUnsupported }
+
 // LoadProgram returns ErrUnsupported.
-func LoadProgram(string) (*Program, error) { return nil, ErrUnsupported }
+func LoadProgram(io.Reader) (*Program, error) { return nil, ErrUnsupported }
 
 // Close does nothing.
 func (*Program) Close() error { return nil }
@@ -49,7 +53,7 @@ func NewClient(string, string) *Client { return &Client{} }
 func (*Client) Facts(context.Context) (*Facts, error) { return nil, ErrUnsupported }
 
 // Probe returns ErrUnsupported.
-func (*Client) Probe(context.Context, []byte, bool) ([]byte, error) { return nil, ErrUnsupported }
+func (*Client) Probe(context.Context, *Program, []byte, bool) ([]byte, error) { return nil, ErrUnsupported }
 
 // Who returns ErrUnsupported.
 func (*Client) Who(context.Context, netip.AddrPort) (*Process, error) { return nil, ErrUnsupported }

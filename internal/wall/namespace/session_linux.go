@@ -125,10 +125,13 @@ func terminal(rows, cols uint16) (master, slave *os.File, err error) {
 // maxProbeOutput bounds what a probe may say.
 const maxProbeOutput = 8 << 20
 
-// probe runs the battery: our own program, joined to the box's user, mount and network namespaces but not to its pid namespace, so
+// probe runs the battery: a program of the host's, joined to the box's user, mount and network namespaces but not to its pid namespace, so
 // that nothing in the box can see, trace or kill it, or answer for it. With "root" among the flags it keeps every capability that the
 // box's user namespace has: more than the box's own root is ever given.
-func (k *keeper) probe(plan json.RawMessage, flags []string) (json.RawMessage, error) {
+func (k *keeper) probe(program []*os.File, plan json.RawMessage, flags []string) (json.RawMessage, error) {
+	if len(program) != 1 {
+		return nil, fmt.Errorf("run the probes: want their program, got %d descriptors", len(program))
+	}
 	in, feed, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a pipe: %w", err)
@@ -152,8 +155,8 @@ func (k *keeper) probe(plan json.RawMessage, flags []string) (json.RawMessage, e
 		return nil, err
 	}
 	defer null.Close()
-	var fds [4]uintptr
-	for i, f := range []*os.File{in, out, null, tell} {
+	var fds [5]uintptr
+	for i, f := range []*os.File{in, out, null, tell, program[0]} {
 		if fds[i], err = highFD(f); err != nil {
 			return nil, err
 		}
@@ -169,9 +172,9 @@ func (k *keeper) probe(plan json.RawMessage, flags []string) (json.RawMessage, e
 	l.add("join the box's mount namespace", unix.SYS_SETNS, k.mountNS.Fd(), unix.CLONE_NEWNS)
 	l.add("leave the session", unix.SYS_SETSID)
 	l.add("usual umask", unix.SYS_UMASK, 0o022)
-	l.ownDescriptors(fds[:3], k.program, fds[3])
+	l.ownDescriptors(fds[:3], fds[4], fds[3])
 	l.confine(p, filter(k.spec.Nested))
-	l.exec(k.program, []string{"fy", ProbeVerb}, nil)
+	l.exec(fds[4], []string{"fy", ProbeVerb}, nil)
 	pid, err := l.start(0, fds[3])
 	for _, fd := range fds {
 		unix.Close(int(fd))

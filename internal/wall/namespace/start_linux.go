@@ -19,19 +19,24 @@ import (
 	"foldyard/internal/box/wire"
 )
 
-// Program is fy's own binary in sealed memory: what keeper, agent and probes are executed from. Nobody can write to it, and it is no
+// Program is a binary of ours in sealed memory: what keeper, agent and probes are executed from. Nobody can write to it, and it is no
 // file of the host's that an exe link in /proc could lead to.
 type Program struct {
 	f *os.File
 }
 
-// LoadProgram copies the executable at path into sealed memory. The caller closes it.
-func LoadProgram(path string) (*Program, error) {
+// OpenProgram loads the executable at path. The caller closes it.
+func OpenProgram(path string) (*Program, error) {
 	src, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("load the program: %w", err)
 	}
 	defer src.Close()
+	return LoadProgram(src)
+}
+
+// LoadProgram copies an executable into sealed memory. The caller closes it.
+func LoadProgram(src io.Reader) (*Program, error) {
 	const mfdExec = 0x10 // MFD_EXEC, Linux 6.3; without it a hardened sysctl would make the memory not executable
 	fd, err := unix.MemfdCreate("fy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|mfdExec)
 	if errors.Is(err, unix.EINVAL) {

@@ -43,6 +43,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func testProgram(t *testing.T) *Program {
+	t.Helper()
+	p, err := OpenProgram("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
 // testBox starts a box over a new directory, or skips where the kernel cannot.
 func testBox(t *testing.T, change func(*Spec)) (*Client, Spec) {
 	t.Helper()
@@ -51,11 +61,7 @@ func testBox(t *testing.T, change func(*Spec)) (*Client, Spec) {
 			t.Skipf("no boxes here: %s: %s", f.Name, f.Detail)
 		}
 	}
-	p, err := LoadProgram("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	p := testProgram(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +150,7 @@ func TestWhatTheBoxSees(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", f)
-	b, err := c.Probe(t.Context(), []byte(`{"a":1}`), false)
+	b, err := c.Probe(t.Context(), testProgram(t), []byte(`{"a":1}`), false)
 	if err != nil || !strings.Contains(string(b), "1") {
 		t.Fatalf("probe: %s %v", b, err)
 	}
