@@ -72,23 +72,3 @@ func Pending(c *net.TCPConn) (bool, error) {
 	}
 	return true, nil
 }
-
-func ended(fd int) bool { return poll(fd, goneEvents) }
-
-func polled(c *net.TCPConn, events int16) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return true
-	}
-	gone := false
-	if err := raw.Control(func(fd uintptr) { gone = poll(int(fd), events) }); err != nil {
-		return true // closed by us
-	}
-	return gone
-}
-
-func poll(fd int, events int16) bool {
-	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents&(events|unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
-}

@@ -16,14 +16,20 @@ var ErrNotSupported = errors.New("original destination of a redirected connectio
 var ErrClosed = errors.New("closed before the first byte")
 
 // Gone says whether the peer of c has shut its sending half down or reset the
-// connection, without reading. It never waits. On platforms where the kernel
-// does not say so while unread bytes are pending, it answers false until they
-// are read.
-func Gone(c *net.TCPConn) bool { return polled(c, goneEvents) }
+// connection, without reading. It never waits. Off Linux it answers false
+// while bytes are unread.
+func Gone(c *net.TCPConn) bool {
+	if gone(c) {
+		return true
+	}
+	_, err := Pending(c)
+	return err != nil
+}
 
 // Dead says whether nothing can be sent to the peer of c any more: both
-// directions are shut, or it was reset. It never waits.
-func Dead(c *net.TCPConn) bool { return polled(c, deadEvents) }
+// directions are shut, or it was reset. It never waits. Off Linux it is never
+// known.
+func Dead(c *net.TCPConn) bool { return dead(c) }
 
 // Quiet returns for how long the peer of c has sent no data, 0 where the
 // kernel does not tell.

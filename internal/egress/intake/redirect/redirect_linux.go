@@ -11,12 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	goneEvents = unix.POLLRDHUP
-	deadEvents = 0 // POLLHUP and POLLERR are always reported
-
-	ip6tSoOriginalDst = 80 // linux/netfilter_ipv6/ip6_tables.h
-)
+const ip6tSoOriginalDst = 80 // linux/netfilter_ipv6/ip6_tables.h
 
 // OriginalDst returns where c was going before the kernel redirected it here
 // (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST). A connection that was made to the
@@ -49,6 +44,28 @@ func OriginalDst(c *net.TCPConn) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("original destination: %w", errno)
 	}
 	return netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port()), nil
+}
+
+func gone(c *net.TCPConn) bool { return polled(c, unix.POLLRDHUP) }
+func dead(c *net.TCPConn) bool { return polled(c, 0) } // POLLHUP and POLLERR are always reported
+func ended(fd int) bool        { return poll(fd, unix.POLLRDHUP) }
+
+func polled(c *net.TCPConn, events int16) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	yes := false
+	if err := raw.Control(func(fd uintptr) { yes = poll(int(fd), events) }); err != nil {
+		return true // closed by us
+	}
+	return yes
+}
+
+func poll(fd int, events int16) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}} //nolint:gosec // G115: descriptors are small
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents != 0
 }
 
 func quiet(c *net.TCPConn) time.Duration {

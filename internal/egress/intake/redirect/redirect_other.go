@@ -14,3 +14,7 @@ func OriginalDst(*net.TCPConn) (netip.AddrPort, error) {
 }
 
 func quiet(*net.TCPConn) time.Duration { return 0 }
+
+func gone(*net.TCPConn) bool { return false }
+func dead(*net.TCPConn) bool { return false }
+func ended(int) bool         { return false }
