@@ -34,6 +34,10 @@ type destination struct {
 // destination finds a real registry in the configuration of the clients on
 // this computer, or starts an origin of the tour's own.
 func (g *guide) destination() (destination, error) {
+	if g.own {
+		fmt.Println("The tour asks an origin of its own, on this computer.")
+		return g.origin()
+	}
 	for _, raw := range registries() {
 		u, err := url.Parse(raw)
 		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || !answers(raw) {

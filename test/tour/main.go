@@ -2,7 +2,7 @@
 // request that is refused and how to permit it, the grant, a client that knows
 // of no proxy, a direct way out that is none, the proof and the log.
 //
-//	tour FY            the tour, with the fy at that path
+//	tour [-own] FY     the tour, with the fy at that path; -own asks no registry
 //	tour get URL       what the tour runs in the box: a client without proxy settings
 //	tour dial ADDR     the same, for a bare connection
 package main
@@ -16,8 +16,10 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -29,9 +31,11 @@ func main() {
 	case len(args) == 2 && args[0] == "dial":
 		err = dial(args[1])
 	case len(args) == 1:
-		err = tour(args[0])
+		err = tour(args[0], false)
+	case len(args) == 2 && args[0] == "-own":
+		err = tour(args[1], true)
 	default:
-		err = fmt.Errorf("usage: tour FY")
+		err = fmt.Errorf("usage: tour [-own] FY")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tour:", err)
@@ -78,12 +82,17 @@ func dial(addr string) error {
 
 // guide runs fy in a project of its own and prints what it does.
 type guide struct {
+	ctx     context.Context //nolint:containedctx // one command, one context
 	fy, dir string
+	own     bool // no registry is asked
+	direct  string
 	env     []string
 	n       int
 }
 
-func tour(fy string) error {
+func tour(fy string, own bool) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop() // whatever happens, what is left behind is taken away below
 	fy, err := filepath.Abs(fy)
 	if err != nil {
 		return err
@@ -93,7 +102,7 @@ func tour(fy string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	g := &guide{fy: fy, dir: dir}
+	g := &guide{ctx: ctx, fy: fy, dir: dir, own: own}
 	for _, d := range []string{"repo", "state", "home"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			return err
@@ -109,6 +118,8 @@ func tour(fy string) error {
 		// Documentation addresses: nothing real is asked, and a hole would show.
 		probes = "192.0.2.1,2001:db8::1"
 	}
+	first, _, _ := strings.Cut(probes, ",")
+	g.direct = net.JoinHostPort(first, "443")
 	g.env = append(g.env, "HOME="+filepath.Join(dir, "home"), "FOLDYARD_HOME="+filepath.Join(dir, "state"), "FY_PROBE_ADDRS="+probes)
 	self, err := os.Executable()
 	if err != nil {
@@ -161,7 +172,14 @@ func (g *guide) walk() error {
 	}
 
 	g.say("A direct connection to a raw address is refused at once: there is no route but fy.")
-	if _, err := g.run(-1, "exec", "--", "./client", "dial", "192.0.2.1:443"); err != nil {
+	if _, err := g.run(-1, "exec", "--", "./client", "dial", g.direct); err != nil {
+		return err
+	}
+	g.say("Every one of these is in the log.")
+	if err := g.await(g.direct); err != nil {
+		return err
+	}
+	if _, err = g.run(0, "log"); err != nil {
 		return err
 	}
 
@@ -169,13 +187,8 @@ func (g *guide) walk() error {
 	if _, err = g.run(0, "verify"); err != nil {
 		return err
 	}
-	g.say("So the label is earned.")
+	g.say("So the label is earned, for this box and as long as it is built like this.")
 	if _, err = g.run(0, "status"); err != nil {
-		return err
-	}
-
-	g.say("And every request is in the log.")
-	if _, err = g.run(0, "log"); err != nil {
 		return err
 	}
 	fmt.Printf("\nThat was it. Your own project: cd there, then %s run -- COMMAND\n", g.fy)
@@ -191,20 +204,63 @@ func (g *guide) say(format string, args ...any) {
 // stands for any but 0.
 func (g *guide) run(want int, args ...string) (string, error) {
 	fmt.Printf("\n   $ fy %s\n", strings.Join(args, " "))
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(g.ctx, 2*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, g.fy, args...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = filepath.Join(g.dir, "repo"), g.env, &out, &out
 	err := cmd.Run()
-	for line := range strings.Lines(strings.TrimSuffix(out.String(), "\n") + "\n") {
-		fmt.Print("   ", line)
-	}
+	show(out.String())
 	got := cmd.ProcessState.ExitCode()
 	if got != want && !(want == -1 && got > 0) {
 		return "", fmt.Errorf("fy %s: exit code %d (%w)", strings.Join(args, " "), got, err)
 	}
 	return out.String(), nil
+}
+
+// await waits until the log has a refusal of target: refused packets are
+// counted by the kernel, and read once a second.
+func (g *guide) await(target string) error {
+	ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		cmd := exec.CommandContext(ctx, g.fy, "log", "--denied")
+		cmd.Dir, cmd.Env = filepath.Join(g.dir, "repo"), g.env
+		out, err := cmd.Output()
+		if err == nil && bytes.Contains(out, []byte(target)) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the log has no refusal of %s: %w", target, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// show prints a command's output, and of many probes that passed only the first.
+func show(text string) {
+	const most = 10
+	passed := 0
+	more := func() {
+		if passed > most {
+			fmt.Printf("   PASS      … and %d more\n", passed-most)
+		}
+		passed = 0
+	}
+	for line := range strings.Lines(strings.TrimSuffix(text, "\n") + "\n") {
+		if strings.HasPrefix(line, "PASS ") {
+			if passed++; passed > most {
+				continue
+			}
+		} else if !strings.HasPrefix(line, "N/A ") {
+			more()
+		}
+		fmt.Print("   ", line)
+	}
+	more()
 }
 
 func (g *guide) quiet(args ...string) {
