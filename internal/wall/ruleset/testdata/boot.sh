@@ -203,7 +203,7 @@ MIIBGOLDEN
 FY_END
 if command -v update-ca-certificates >/dev/null; then
 	put /usr/local/share/ca-certificates/foldyard.crt </etc/foldyard/ca.pem
-	if [ -n "$CHANGED" ]; then update-ca-certificates --fresh >/dev/null; fi
+	if [ -n "$CHANGED" ]; then update-ca-certificates >/dev/null; fi
 elif command -v update-ca-trust >/dev/null; then
 	put /etc/pki/ca-trust/source/anchors/foldyard.pem </etc/foldyard/ca.pem
 	if [ -n "$CHANGED" ]; then update-ca-trust; fi
@@ -216,20 +216,35 @@ volumes = ["/etc/foldyard/ca.pem:/etc/foldyard/ca.pem:ro"]
 env = ["NODE_EXTRA_CA_CERTS=/etc/foldyard/ca.pem"]
 FY_END
 
+step agent
+# Lima's guest agent runs as root, listens where the user can speak to it, and connects to whatever it is asked to.
+CHANGED=
+put /etc/systemd/system/lima-guestagent.service.d/10-foldyard.conf <<'FY_END'
+[Service]
+RestrictAddressFamilies=AF_UNIX AF_NETLINK
+IPAddressDeny=any
+FY_END
+if [ -n "$CHANGED" ]; then
+	systemctl daemon-reload
+	systemctl try-restart lima-guestagent.service
+fi
+if [ "$(systemctl show -p LoadState --value lima-guestagent.service)" = loaded ]; then
+	case "$(systemctl show -p RestrictAddressFamilies --value lima-guestagent.service)" in
+	'' | *AF_INET* | *AF_PACKET* | '~'*) fail 'the guest agent can be asked to connect as root' ;;
+	esac
+fi
+
 step engines
 for unit in podman.socket podman.service docker.socket docker.service; do
 	systemctl mask --now "$unit" >/dev/null 2>&1 || true
 done
 rm -f /run/podman/podman.sock /run/docker.sock
-if [ -S /run/lima-guestagent.sock ] && [ "$(stat -c %u /run/lima-guestagent.sock)" != 0 ]; then
-	fail 'the guest agent listens where fy can ask it to connect as root'
-fi
 loginctl enable-linger 'fy'
 
 step report
 {
 	echo 'foldyard boot report 1'
-	echo 'digest b56ff72feae06b9126847a93eb65b0e473a78b7c067dca7c6008d081be52ba05'
+	echo 'digest cacaa1d5b5a0b75686e05b2dc82910eecb42aa7e9c53126bc19ff86e939fa51c'
 	echo 'firewall on'
 	echo "walled $WALLED"
 	echo "boot $(cat /proc/sys/kernel/random/boot_id)"

@@ -1,0 +1,247 @@
+// Package container makes a box of a rootless Podman container in a virtual
+// machine, and serves it over the socket that a keeper would: Start makes it,
+// Keeper is that socket, Enter and Pause are what runs inside. It may not start
+// a machine, resolve or decide anything, or obey what the container says: the
+// machine and all that is in it are strangers.
+package container
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Verbs of our own program in the container.
+const (
+	EnterVerb = "__enter"
+	PauseVerb = "__pause"
+)
+
+// program is our own binary in the machine, and in the container, read-only.
+const program = "/opt/foldyard/fy"
+
+// Host runs commands in the machine as its user.
+type Host struct {
+	// Argv is a command line of this computer that runs argv in the machine.
+	Argv func(argv []string) []string
+	// Run runs argv in the machine. An exit status that is not 0 is an error.
+	Run func(ctx context.Context, stdin io.Reader, argv ...string) ([]byte, error)
+}
+
+// Spec says what to make.
+type Spec struct {
+	ID       string
+	Image    string   // name of an image that is in the machine's store, see Pull and Import
+	Repo     string   // at its own path
+	ReadOnly bool     // the repo
+	Guarded  []string // paths in it that stay read-only
+	User     string   // name and home of the box's user
+	Home     string
+	KeepHome bool // a volume that stays, or one in memory
+	Root     bool // uid 0 of the container
+	Nested   bool
+	Engine   bool              // the machine's rootless engine socket
+	UID      int               // of the machine's user
+	Files    map[string][]byte // below /etc/foldyard
+}
+
+var idRE = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// Name is the container of the box id.
+func Name(id string) string { return "fy-" + id }
+
+// homeVolume is where a kept home lies in the machine.
+const homeVolume = "fy-home"
+
+func (s Spec) dir() string { return "/home/fy/.foldyard/boxes/" + s.ID }
+
+// Check says why s cannot be made.
+func (s Spec) Check() error {
+	switch {
+	case !idRE.MatchString(s.ID):
+		return fmt.Errorf("box id %q: want [a-z0-9-]", s.ID)
+	case s.Image == "" || s.Image[0] == '-':
+		return fmt.Errorf("image %q of the box: want a name", s.Image)
+	case !path.IsAbs(s.Repo) || strings.ContainsAny(s.Repo, ":,"):
+		return fmt.Errorf("repo %q: a container cannot mount a path with a colon or comma", s.Repo)
+	case !path.IsAbs(s.Home) || strings.ContainsAny(s.Home, ":,"):
+		return fmt.Errorf("home %q: want an absolute path", s.Home)
+	}
+	return nil
+}
+
+// args is the command line that makes the container. It holds no secret: those travel with each command.
+func (s Spec) args() []string {
+	a := []string{
+		"podman", "run", "--detach", "--name", Name(s.ID), "--label", "foldyard.box=" + s.ID, "--hostname", "box",
+		"--pull=never", "--log-driver=none", "--pids-limit=4096", "--security-opt=label=disable",
+		"--entrypoint", program, "--workdir", s.Repo,
+	}
+	if s.Root {
+		a = append(a, "--user=0:0")
+	} else {
+		a = append(a, "--userns=keep-id", "--cap-drop=all", "--security-opt=no-new-privileges")
+	}
+	if s.Nested {
+		a = append(a, "--security-opt=seccomp=unconfined", "--device=/dev/fuse")
+	}
+	repo := s.Repo + ":" + s.Repo
+	if s.ReadOnly {
+		repo += ":ro"
+	}
+	a = append(a, "--volume="+repo)
+	for _, g := range s.Guarded {
+		a = append(a, "--volume="+path.Join(s.Repo, g)+":"+path.Join(s.Repo, g)+":ro")
+	}
+	a = append(a, "--volume="+program+":"+program+":ro", "--volume="+s.dir()+":/etc/foldyard:ro", "--tmpfs=/tmp:rw,exec,mode=1777")
+	if s.KeepHome {
+		a = append(a, "--volume="+homeVolume+":"+s.Home+":U")
+	} else {
+		a = append(a, "--tmpfs="+s.Home+":rw,exec,mode=0777")
+	}
+	if s.Engine {
+		socket := "/run/user/" + strconv.Itoa(s.UID) + "/podman/podman.sock"
+		a = append(a, "--volume="+socket+":/run/podman/podman.sock")
+	}
+	return append(a, s.Image, PauseVerb)
+}
+
+// Digest is of how the box is made, whatever its id: a twin has the same.
+func (s Spec) Digest(parts ...string) string {
+	sum := sha256.New()
+	twin := s
+	twin.ID = "twin"
+	for _, p := range slices.Concat(twin.args(), parts) {
+		fmt.Fprintf(sum, "%d\n%s", len(p), p)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// Start makes the container. Nothing is left of it on an error.
+func Start(ctx context.Context, h Host, s Spec) (err error) {
+	if err := s.Check(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, Stop(context.WithoutCancel(ctx), h, s.ID))
+		}
+	}()
+	files, err := archive(s.Files)
+	if err != nil {
+		return err
+	}
+	if _, err := h.Run(ctx, bytes.NewReader(files), "sh", "-c", `umask 022; mkdir -p "$1" && tar -x -C "$1"`, "sh", s.dir()); err != nil {
+		return fmt.Errorf("bring the box's files into the VM: %w", err)
+	}
+	if s.Engine {
+		if _, err := h.Run(ctx, nil, "systemctl", "--user", "start", "podman.socket"); err != nil {
+			return fmt.Errorf("start the VM's engine socket: %w", err)
+		}
+	}
+	if _, err := h.Run(ctx, nil, s.args()...); err != nil {
+		return fmt.Errorf("start the container: %w", err)
+	}
+	return nil
+}
+
+// archive is files as a tar stream, readable by all: they hold nothing secret.
+func archive(files map[string][]byte) ([]byte, error) {
+	var names []string
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range names {
+		base, ok := strings.CutPrefix(name, "/etc/foldyard/")
+		if !ok || strings.Contains(base, "/") {
+			continue
+		}
+		if err := w.WriteHeader(&tar.Header{Name: base, Mode: 0o644, Size: int64(len(files[name])), Format: tar.FormatUSTAR, ModTime: time.Unix(0, 0)}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(files[name]); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), w.Close()
+}
+
+// Stop ends the box id with everything in it. Stopping what is not there is no error.
+func Stop(ctx context.Context, h Host, id string) error {
+	if !idRE.MatchString(id) {
+		return fmt.Errorf("box id %q: want [a-z0-9-]", id)
+	}
+	_, err := h.Run(ctx, nil, "sh", "-c", `podman rm --force --time 0 --ignore "$1" >/dev/null && rm -rf "$2"`, "sh", Name(id), Spec{ID: id}.dir())
+	if err != nil {
+		return fmt.Errorf("end the container: %w", err)
+	}
+	return nil
+}
+
+// Runs reports whether the container of the box id runs.
+func Runs(ctx context.Context, h Host, id string) (bool, error) {
+	out, err := h.Run(ctx, nil, "podman", "ps", "--quiet", "--filter", "name=^"+Name(id)+"$")
+	return len(bytes.TrimSpace(out)) > 0, err
+}
+
+// Pull fetches an image by name, if the machine has none of it.
+func Pull(ctx context.Context, h Host, name string) error {
+	if name == "" || name[0] == '-' {
+		return fmt.Errorf("image %q: want a name", name)
+	}
+	if _, err := h.Run(ctx, nil, "podman", "image", "exists", name); err == nil {
+		return nil
+	}
+	if _, err := h.Run(ctx, nil, "podman", "pull", "--quiet", name); err != nil {
+		return fmt.Errorf("pull %s: %w", name, err)
+	}
+	return nil
+}
+
+// Import makes an image of a root file system, an archive that tar reads, and
+// returns its name. digest is of the archive: the same is imported once.
+func Import(ctx context.Context, h Host, archive io.Reader, digest string) (string, error) {
+	if !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(digest) {
+		return "", fmt.Errorf("digest %q of the root file system", digest)
+	}
+	name := "localhost/fy-rootfs:" + digest[:16]
+	if _, err := h.Run(ctx, nil, "podman", "image", "exists", name); err == nil {
+		return name, nil
+	}
+	if _, err := h.Run(ctx, archive, "podman", "import", "--quiet", "-", name); err != nil {
+		return "", fmt.Errorf("import the root file system: %w", err)
+	}
+	return name, nil
+}
+
+// Proxy writes the engine's way out into its configuration: what pulls and builds use. The file is the VM user's own.
+func Proxy(ctx context.Context, h Host, url string) error {
+	if strings.ContainsAny(url, "\"\\\n") {
+		return errors.New("the proxy's URL cannot be written")
+	}
+	var b strings.Builder
+	b.WriteString("# written by fy at each start\n[engine]\nenv = [")
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+		fmt.Fprintf(&b, "\"%s=%s\", ", name, url)
+	}
+	b.WriteString("\"NO_PROXY=localhost,127.0.0.1\", \"no_proxy=localhost,127.0.0.1\"]\n")
+	_, err := h.Run(ctx, strings.NewReader(b.String()), "sh", "-c", `umask 077; mkdir -p "$HOME/.config/containers/containers.conf.d" && cat >"$HOME/.config/containers/containers.conf.d/90-foldyard-proxy.conf"`)
+	if err != nil {
+		return fmt.Errorf("tell the VM's engine its proxy: %w", err)
+	}
+	return nil
+}
