@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -170,6 +171,31 @@ func TestHalfClosedTunnelIsBounded(t *testing.T) {
 	}
 	w.sawReason("mute.test", policy.ReasonLimit)
 	w.settled()
+}
+
+// A download goes on for as long as it flows, though the question has ended.
+func TestHalfClosedTunnelInUseIsKept(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells that the other half is at work")
+	}
+	w := newWorld(t, func(c *Config) { c.Limits.HalfClosed = 500 * time.Millisecond })
+	w.allow("drip.test:9")
+	w.raw("drip.test:9", func(c net.Conn) {
+		_, _ = io.Copy(io.Discard, c)
+		for range 20 {
+			_, _ = c.Write([]byte{'.'})
+			<-time.After(100 * time.Millisecond)
+		}
+	})
+	c, err := w.dial(byRedirect, "drip.test:9")
+	ok(t, err)
+	defer c.Close()
+	_, _ = c.Write([]byte("\x01\x02"))
+	_ = c.(*net.TCPConn).CloseWrite()
+	if b, err := io.ReadAll(c); len(b) != 20 || err != nil {
+		t.Errorf("got %d bytes, %v", len(b), err)
+	}
 }
 
 // B25: half a head, then silence.

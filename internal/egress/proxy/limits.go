@@ -17,7 +17,7 @@ type Limits struct {
 	FirstBytes    time.Duration // for either side on other ports: 300 ms, then a raw tunnel
 	Dial          time.Duration // for an upstream connection, TLS included: 30 s, then 502
 	Stalled       time.Duration // for a write that the box does not take: 5 min, then closed
-	HalfClosed    time.Duration // of a tunnel: 5 min, then closed
+	HalfClosed    time.Duration // of a tunnel whose other half is silent: 5 min, then closed
 	Quiet         time.Duration // a tunnel or WebSocket on which neither side sends: 4 h, then closed (Linux)
 	Linger        time.Duration // for the client to read our last words: 1 s, then closed
 	IdleUpstream  time.Duration // of a pooled connection: 90 s, then closed

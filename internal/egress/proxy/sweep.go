@@ -73,13 +73,16 @@ func (c *client) swept() {
 			c.cut(endAbort)
 		}
 	case phaseOpen:
-		if in(since) > e.lim.Quiet && c.quiet() > e.lim.Quiet {
+		if d, known := c.quiet(); known && in(since) > e.lim.Quiet && d > e.lim.Quiet {
 			e.meters.quiet.Add(1)
 			c.cut(endQuiet)
 		}
 	case phaseHalf:
 		switch {
 		case in(since) > e.lim.HalfClosed:
+			if d, known := c.quiet(); known && d <= e.lim.HalfClosed {
+				return // the other half is at work
+			}
 			e.meters.halfClosed.Add(1)
 			c.cut(endTime)
 		case c.tcp != nil && redirect.Dead(c.tcp):
@@ -88,13 +91,16 @@ func (c *client) swept() {
 	}
 }
 
-// quiet returns how long neither side has sent anything.
-func (c *client) quiet() time.Duration {
+// quiet returns how long neither side has sent anything, where the kernel
+// tells.
+func (c *client) quiet() (d time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	up, ok := c.up.(*net.TCPConn)
 	if !ok || c.tcp == nil {
-		return 0
+		return 0, false
 	}
-	return min(redirect.Quiet(c.tcp), redirect.Quiet(up))
+	a, known := redirect.Quiet(c.tcp)
+	b, both := redirect.Quiet(up)
+	return min(a, b), known && both
 }

@@ -31,6 +31,6 @@ func Gone(c *net.TCPConn) bool {
 // known.
 func Dead(c *net.TCPConn) bool { return dead(c) }
 
-// Quiet returns for how long the peer of c has sent no data, 0 where the
-// kernel does not tell.
-func Quiet(c *net.TCPConn) time.Duration { return quiet(c) }
+// Quiet returns for how long the peer of c has sent no data, where the kernel
+// tells.
+func Quiet(c *net.TCPConn) (d time.Duration, known bool) { return quiet(c) }

@@ -68,18 +68,17 @@ func poll(fd int, events int16) bool {
 	return err == nil && n > 0 && p[0].Revents != 0
 }
 
-func quiet(c *net.TCPConn) time.Duration {
+func quiet(c *net.TCPConn) (d time.Duration, known bool) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return 0
+		return 0, false
 	}
-	var d time.Duration
 	_ = raw.Control(func(fd uintptr) { // a closed socket is not quiet, it is gone
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
-			d = time.Duration(info.Last_data_recv) * time.Millisecond
+			d, known = time.Duration(info.Last_data_recv)*time.Millisecond, true
 		}
 	})
-	return d
+	return d, known
 }
 
 func networkOrder(p uint16) uint16 {

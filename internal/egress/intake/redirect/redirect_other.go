@@ -13,7 +13,7 @@ func OriginalDst(*net.TCPConn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, ErrNotSupported
 }
 
-func quiet(*net.TCPConn) time.Duration { return 0 }
+func quiet(*net.TCPConn) (time.Duration, bool) { return 0, false }
 
 func gone(*net.TCPConn) bool { return false }
 func dead(*net.TCPConn) bool { return false }
