@@ -46,7 +46,7 @@ proof/battery:            proof proof/probe
 
 # The operator's side.
 host/state:               egress/policy
-host/config:              host/state box egress/policy
+host/config:              host/state box egress/policy egress/inject
 host/control:             host/state box/wire wall/namespace
 host/supervisor:          host/state host/config host/control box box/wire wall/namespace proof proof/battery proof/probe proof/doctor \
                           egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy egress/inject

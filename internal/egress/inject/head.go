@@ -249,10 +249,25 @@ func (g *Grip) dummyOf(r *rule, s string) bool {
 	return false
 }
 
-// Replay reports whether the request should be sent once more, since upstream
-// did not take its credential and there is another one now: it is on h and in
-// Path then.
-func (g *Grip) Replay(ctx context.Context, status int, h Header) bool {
+// Keeps returns how many bytes of a body are worth keeping, so that the request
+// can be sent again; 0: none, for the credential would be the same.
+func (g *Grip) Keeps() int64 {
+	if g == nil || g.rule == nil || g.signing != nil {
+		return 0
+	}
+	if _, same := g.rule.Minter.(static); same {
+		return 0
+	}
+	return maxKept
+}
+
+const maxKept = 64 << 10
+
+// Replay is told the status of the answer. It reports whether the request
+// should be sent once more, since upstream did not take its credential and
+// there is another one now: it is on h and in Path then. can tells whether it
+// could be; if not, only the next request gets another credential.
+func (g *Grip) Replay(ctx context.Context, status int, h Header, can bool) bool {
 	if g == nil || g.rule == nil || status != http.StatusUnauthorized || g.replayed || g.signing != nil {
 		return false
 	}
@@ -260,8 +275,12 @@ func (g *Grip) Replay(ctx context.Context, status int, h Header) bool {
 	if g.rule.scope != nil {
 		scope = g.rule.scope(g.req.Target, g.req.Method, g.req.Path)
 	}
+	if !can {
+		_, _, _ = g.rule.cred.look(scope, g.tok, false) // starts minting
+		return false
+	}
 	tok, err := g.rule.cred.get(ctx, scope, g.tok)
-	if err != nil || tok == g.tok || tok.text == g.tok.text {
+	if err != nil || tok.text == g.tok.text {
 		return false
 	}
 	g.tok, g.replayed, g.req.Header = tok, true, h

@@ -12,7 +12,14 @@ import (
 // Bounds of what is searched for. Shorter values turn up by chance.
 const (
 	minSecret = 16 // bytes of a value that is redacted
-	minDummy  = 8  // bytes of a placeholder that is watched
+	minDummy  = MinDummy
+)
+
+// MinDummy is the length, in bytes, from which placeholders are watched for;
+// MinSecret that from which values are redacted.
+const (
+	MinDummy  = 8
+	MinSecret = minSecret
 )
 
 // matcher finds whole occurrences of any of its patterns, in one pass and

@@ -7,12 +7,14 @@ import (
 	"strconv"
 
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/http1"
 )
 
 // control answers a request for the supervisor's own name, in process.
-func (s *session) control(n *note, a *asked) bool {
-	n.silent = true
+func (s *session) control(n *note, a *asked, h http.Handler) bool {
+	n.silent = a.target.Host.Name() == dest.ControlName
+	n.Verdict = capture.VerdictAllow
 	n.Mode = capture.ModeDecrypted
 	if s.req.Length != 0 && !s.drained() {
 		return s.refuse(n, malformed(http.StatusRequestEntityTooLarge, "limit", "the control name takes no body"))
@@ -29,12 +31,12 @@ func (s *session) control(n *note, a *asked) bool {
 		r.Header.Add(f.Name, f.Value)
 	}
 	w := &recorder{header: make(http.Header)}
-	s.e.cfg.Control.ServeHTTP(w, r)
+	h.ServeHTTP(w, r)
 	out := http1.Response{
 		Minor: 1, Status: max(w.status, http.StatusOK), Length: int64(w.body.Len()), Close: s.req.Close,
 		NoBody: s.req.Method == http.MethodHead,
 	}
-	out.Text = http.StatusText(out.Status)
+	out.Text, n.Status = http.StatusText(out.Status), out.Status
 	w.header.Set("Content-Length", strconv.Itoa(w.body.Len()))
 	for k, vs := range w.header {
 		for _, v := range vs {

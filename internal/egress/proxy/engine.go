@@ -21,6 +21,7 @@ import (
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/http1"
+	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/intake/redirect"
 	"foldyard/internal/egress/policy"
 )
@@ -69,6 +70,9 @@ type Config struct {
 	// Hold waits until the operator has answered a, and reports whether there
 	// was an answer: then policy decides again. Nil refuses at once.
 	Hold func(ctx context.Context, a Ask) bool
+	// Inject puts credentials on requests and keeps them out of answers. Nil:
+	// there are none.
+	Inject *inject.Injector
 	// Control answers dest.ControlName. Nil: that name is refused.
 	Control http.Handler
 	// Now is the clock that policy is asked with; nil means time.Now.

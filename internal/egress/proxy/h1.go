@@ -13,6 +13,7 @@ import (
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/http1"
+	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/intake/connect"
 	"foldyard/internal/egress/policy"
 )
@@ -36,6 +37,7 @@ type session struct {
 	body  http1.Body // of the request
 	reply http1.Body
 	n     note
+	held  []byte // the body, where it had to be read first
 }
 
 func (e *Engine) session(c *client, conn net.Conn, scheme connect.Scheme) *session {
@@ -109,6 +111,7 @@ func (s *session) forget() {
 	s.req = http1.Request{Header: s.req.Header[:0]}
 	s.resp = http1.Response{Header: s.resp.Header[:0]}
 	s.n = note{}
+	s.held = nil
 }
 
 func (s *session) release() {
@@ -171,8 +174,8 @@ func (s *session) exchange() bool {
 	a.tls = a.scheme == connect.SchemeHTTPS
 	n.to(a.target)
 	n.Scheme, n.Path = a.scheme.String(), a.path
-	if s.e.controlled(a.target) {
-		return s.control(n, &a)
+	if h := s.e.local(&a); h != nil {
+		return s.control(n, &a, h)
 	}
 	for {
 		act, snap, d := s.e.admit(s.c.ctx, s.c, n, &a)
@@ -197,6 +200,15 @@ func (s *session) connected() {
 	t, err := connect.Tunnel(&s.req)
 	if err == nil {
 		t, err = c.box.named(t)
+	}
+	if r := s.e.cfg.Inject.Connect(c.box.ID, t, inject.H1{Header: &s.req.Header}); err == nil && r != nil {
+		n := s.open()
+		defer s.e.finish(n)
+		n.Proto, n.Scheme, n.Method = "", "", http.MethodConnect
+		d := stopped(r, t)
+		d.connect, d.close = true, true
+		s.answer(n, d)
+		return
 	}
 	if err == nil {
 		c.setTarget(t)

@@ -189,6 +189,8 @@ type h2exchange struct {
 	w   http.ResponseWriter
 	r   *http.Request
 	ctx context.Context
+
+	held []byte // the body, where it had to be read first
 }
 
 func (x *h2exchange) serve() {
@@ -218,9 +220,10 @@ func (x *h2exchange) serve() {
 		return
 	}
 	n.Path = a.path
-	if f := x.f; f.e.controlled(c.target) {
-		n.silent = true
-		f.e.cfg.Control.ServeHTTP(x.w, r)
+	if h := x.f.e.local(&a); h != nil {
+		n.silent = c.target.Host.Name() == dest.ControlName
+		n.Verdict = capture.VerdictAllow
+		h.ServeHTTP(x.w, r)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,14 +16,20 @@ import (
 	"sync/atomic"
 
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/intake/connect"
 	"foldyard/internal/egress/policy"
 )
 
 // relay sends a permitted stream upstream and its answer back.
 func (x *h2exchange) relay(a *asked, act activity) {
+	g, d := x.credential(a, act)
+	if d != nil {
+		x.refuse(d)
+		return
+	}
 	out, sent := x.outgoing(a)
-	early := &interim{w: x.w}
+	early := &interim{w: x.w, grip: g}
 	out = out.WithContext(httptrace.WithClientTrace(x.ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
 			if ap, err := netip.ParseAddrPort(i.Conn.RemoteAddr().String()); err == nil {
@@ -33,6 +40,12 @@ func (x *h2exchange) relay(a *asked, act activity) {
 	}))
 	rt := route{internal: act.decision.Internal, cleartext: a.scheme == connect.SchemeHTTP}
 	resp, err := x.f.transports[rt.index()].RoundTrip(out)
+	if err == nil && g.Replay(x.ctx, resp.StatusCode, inject.H2{Header: x.r.Header}, x.r.ContentLength == 0 || x.held != nil) {
+		_ = resp.Body.Close() // its connection may go with it
+		again, _ := x.outgoing(a)
+		setPath(again.URL, g.Path)
+		resp, err = x.f.transports[rt.index()].RoundTrip(again.WithContext(out.Context()))
+	}
 	x.n.dialled(early.end())
 	defer func() { x.n.ReqBytes = capture.N(sent.n.Load()) }()
 	if err != nil {
@@ -47,7 +60,7 @@ func (x *h2exchange) relay(a *asked, act activity) {
 
 func (x *h2exchange) outgoing(a *asked) (*http.Request, *counted) {
 	r := x.r
-	sent := &counted{ReadCloser: r.Body}
+	sent := &counted{ReadCloser: through(x.n.grip, r.Body)}
 	h := r.Header
 	stripHop(h)
 	h.Del("Expect") // the server answers it when the body is asked for
@@ -60,7 +73,11 @@ func (x *h2exchange) outgoing(a *asked) (*http.Request, *counted) {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		URL: &url.URL{Scheme: a.scheme.String(), Host: a.target.String()},
 	}
-	if r.ContentLength != 0 {
+	switch {
+	case x.held != nil:
+		out.Body, out.ContentLength, out.Trailer = io.NopCloser(bytes.NewReader(x.held)), int64(len(x.held)), nil
+		sent.n.Store(out.ContentLength)
+	case r.ContentLength != 0:
 		out.Body = sent
 	}
 	setPath(out.URL, a.path)
@@ -81,6 +98,15 @@ func setPath(u *url.URL, path string) {
 func (x *h2exchange) answer(resp *http.Response) {
 	h := x.w.Header()
 	stripHop(resp.Header)
+	g := x.n.grip
+	recoded, refusal := g.Answer(resp.StatusCode, inject.H2{Header: resp.Header}, x.r.Method == http.MethodHead || resp.ContentLength == 0 || resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified)
+	if refusal != nil {
+		x.refuse(stopped(refusal, x.c.target))
+		return
+	}
+	if recoded {
+		resp.ContentLength = -1
+	}
 	for k, v := range resp.Header {
 		h[k] = v
 	}
@@ -95,7 +121,7 @@ func (x *h2exchange) answer(resp *http.Response) {
 	if flush {
 		_ = rc.Flush() // an error shows in the writes
 	}
-	got, err := x.copy(resp.Body, rc, flush)
+	got, err := x.copy(g.Body(resp.Body), rc, flush)
 	x.n.RespBytes = capture.N(got)
 	if err != nil {
 		x.broken(err)
@@ -103,6 +129,7 @@ func (x *h2exchange) answer(resp *http.Response) {
 	if len(resp.Trailer) > 0 {
 		_ = rc.Flush() // trailers need a body that has begun
 	}
+	g.Header(inject.H2{Header: resp.Trailer})
 	for k, v := range resp.Trailer {
 		if len(resp.Trailer) != announced {
 			k = http.TrailerPrefix + k
@@ -151,6 +178,9 @@ func (x *h2exchange) failed(err error, a *asked) {
 	switch {
 	case errors.Is(context.Cause(x.ctx), errPolicy):
 		x.n.cut(endPolicy)
+	case x.n.grip.Tripped() != nil:
+		x.refuse(stopped(x.n.grip.Tripped(), a.target))
+		return
 	case x.ctx.Err() != nil:
 		x.n.aborted(x.ctx.Err())
 	default:
@@ -194,6 +224,7 @@ type interim struct {
 	addr netip.AddrPort
 	over bool
 	n    int
+	grip *inject.Grip
 }
 
 func (i *interim) dialled(a netip.AddrPort) {
@@ -216,6 +247,7 @@ func (i *interim) pass(code int, h textproto.MIMEHeader) error {
 		out[k] = v
 	}
 	stripHop(out)
+	i.grip.Header(inject.H2{Header: out})
 	i.w.WriteHeader(code)
 	clear(out)
 	return nil

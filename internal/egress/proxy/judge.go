@@ -142,7 +142,7 @@ func (e *Engine) admit(ctx context.Context, c *client, n *note, a *asked) (activ
 
 // controlled reports whether t is the supervisor's own name.
 func (e *Engine) controlled(t dest.Target) bool {
-	return e.cfg.Control != nil && t.Host.Name() == dest.ControlName && (t.Port == 80 || t.Port == 443)
+	return e.cfg.Control != nil && t.Host.Name() == dest.ControlName && (t.Port == 80 || t.Port == 443) || e.cfg.Inject.Local(t) != nil
 }
 
 func (c *client) controlled() bool { return c.e.controlled(c.target) }

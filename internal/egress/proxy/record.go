@@ -7,6 +7,7 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/policy"
 )
 
@@ -20,6 +21,7 @@ type note struct {
 	began  time.Time
 	silent bool // leave no record: others speak for it
 	done   bool
+	grip   *inject.Grip
 }
 
 func (e *Engine) begin(c *client) *note {
@@ -52,6 +54,7 @@ func (e *Engine) finish(n *note) {
 	if n.Host == "" {
 		n.Host, n.Port = n.host, n.port
 	}
+	e.credited(n)
 	n.Millis = capture.N(n.since(e))
 	n.Process = n.c.owner()
 	e.cfg.Record(n.Record)

@@ -11,6 +11,7 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/http1"
+	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/policy"
 )
 
@@ -19,12 +20,22 @@ import (
 func (s *session) relay(n *note, a *asked, act activity) bool {
 	r := &s.req
 	ws := act.kind == socket
-	r.Target = a.path
 	r.Header = http1.StripHop(r.Header, ws)
 	if !ws {
 		r.Header.Del("Upgrade")
 	}
 	closing := r.Close
+	g, d := s.e.credential(s.c.ctx, s.c, n, a, act, inject.Request{Header: inject.H1{Header: &r.Header}, Host: r.Host, Body: r.Length != 0, Length: r.Length})
+	if d == nil {
+		d = s.hold(g)
+	}
+	if d != nil {
+		return s.refuse(n, d)
+	}
+	r.Target = a.path
+	if g != nil {
+		r.Target = g.Path // signed over the body
+	}
 	r.Close = false
 	defer func() { r.Close = closing }()
 	k := poolKey{target: a.target, tls: a.tls, internal: act.decision.Internal, socket: ws}
@@ -46,7 +57,7 @@ func (s *session) relay(n *note, a *asked, act activity) bool {
 			return x.upgrade()
 		}
 		keep, again := x.run()
-		if !again || try > 0 {
+		if !again || try > 0 && !x.replayed {
 			return keep
 		}
 	}
@@ -60,6 +71,8 @@ type exchange struct {
 	up      *upload
 	closing bool // the client wants the connection closed after it
 	sent    int64
+
+	replayed bool // it is to be sent again with another credential
 }
 
 // upload is a request body on its way while the answer is awaited.
@@ -88,6 +101,9 @@ func (x *exchange) run() (keep, again bool) {
 		}
 		return x.fail(err), false
 	}
+	if x.replayed = x.replays(); x.replayed {
+		return false, true
+	}
 	return x.answer(), false
 }
 
@@ -102,7 +118,8 @@ func idempotent(method string) bool {
 // answered reports whether upstream said something, if wrong.
 func answered(err error) bool {
 	_, bad := errors.AsType[*http1.Error](err)
-	return bad
+	_, client := errors.AsType[*clientError](err)
+	return bad || client
 }
 
 // send writes the head and what is at hand of the body. The rest follows while
@@ -115,10 +132,18 @@ func (x *exchange) send() error {
 	if r.Length == 0 {
 		return u.bw.Flush()
 	}
+	if s.held != nil {
+		n, err := u.bw.Write(s.held)
+		x.sent = int64(n)
+		if err == nil {
+			err = u.bw.Flush()
+		}
+		return err
+	}
 	s.body.Reset(s.br, r.Length, s.e.heads)
 	if !r.Expect100 && r.Length > 0 && int64(s.br.Buffered()) >= r.Length {
 		var err error
-		x.sent, err = http1.CopyBody(u.bw, &s.body, false, nil)
+		x.sent, err = x.copyUp()
 		return err
 	}
 	if err := u.bw.Flush(); err != nil {
@@ -128,7 +153,7 @@ func (x *exchange) send() error {
 	x.up = up
 	go func() {
 		defer close(up.done)
-		up.n, up.err = http1.CopyBody(u.bw, &s.body, r.Length == http1.Chunked, nil)
+		up.n, up.err = x.copyUp()
 		if _, write := errors.AsType[*http1.WriteError](up.err); up.err != nil && !write {
 			u.abort() // the client broke off: nothing to answer
 		}
@@ -173,11 +198,13 @@ func (x *exchange) head() error {
 			continue
 		}
 		s.resp.Header = http1.StripHop(s.resp.Header, false)
+		x.n.grip.Header(inject.H1{Header: &s.resp.Header})
+		s.resp.Text = x.n.grip.Text(s.resp.Text)
 		if err := s.resp.WriteHead(s.bw); err != nil {
-			return err
+			return &clientError{err}
 		}
 		if err := s.bw.Flush(); err != nil {
-			return &http1.WriteError{Err: err}
+			return &clientError{err}
 		}
 	}
 	return &http1.Error{Status: http.StatusBadGateway, Why: "interim answers without end"}
@@ -192,11 +219,23 @@ func (x *exchange) answer() (keep bool) {
 	reusable, length := !p.Close, p.Length
 	p.Header = http1.StripHop(p.Header, false)
 	p.Header.Del("Alt-Svc")
+	p.Text = x.n.grip.Text(p.Text)
+	recoded, refusal := x.n.grip.Answer(p.Status, inject.H1{Header: &p.Header}, p.NoBody)
+	if refusal != nil {
+		x.u.abort()
+		x.settle()
+		d := stopped(refusal, x.u.key.target)
+		d.close = true
+		return s.answer(x.n, d)
+	}
+	if recoded {
+		p.Length = http1.Chunked
+	}
 	p.Close = x.closing || x.up != nil && s.req.Expect100 && !x.up.over()
 	switch {
-	case length == http1.UntilClose && s.req.Minor > 0 && !p.NoBody:
+	case p.Length == http1.UntilClose && s.req.Minor > 0 && !p.NoBody:
 		p.Length = http1.Chunked
-	case length == http1.Chunked && s.req.Minor == 0:
+	case p.Length == http1.Chunked && s.req.Minor == 0:
 		p.Length = http1.UntilClose
 	}
 	closing := p.Close || p.Length == http1.UntilClose && !p.NoBody
@@ -206,7 +245,7 @@ func (x *exchange) answer() (keep bool) {
 		err = s.bw.Flush()
 	} else if err == nil {
 		s.reply.Reset(x.u.br, length, s.e.heads)
-		got, err = http1.CopyBody(s.bw, &s.reply, p.Length == http1.Chunked, nil)
+		got, err = x.copyDown(p.Length == http1.Chunked)
 	}
 	x.n.RespBytes = capture.N(got)
 	if err != nil {
@@ -286,6 +325,11 @@ func (x *exchange) fail(err error) (keep bool) {
 	if x.n.cut(s.c.endedBy()) {
 		return false
 	}
+	if r := x.n.grip.Tripped(); r != nil {
+		d := stopped(r, x.u.key.target)
+		d.close = true
+		return s.answer(x.n, d)
+	}
 	if x.up != nil && x.up.err != nil {
 		if bad, ok := errors.AsType[*http1.Error](x.up.err); ok { // of the client's chunks
 			d := malformed(bad.Status, policy.ReasonBadRequest, bad.Why)
@@ -316,5 +360,9 @@ func (x *exchange) broken(err error) {
 			x.n.failed(policy.ReasonUpstreamUnreachable, fmt.Errorf("the answer broke off: %w", err))
 		}
 	}
-	reset(x.s.c.Conn)
+	if x.s.resp.Length == http1.UntilClose {
+		reset(x.s.c.Conn) // an ordinary end would look like the answer's
+	} else {
+		_ = x.s.c.Conn.Close() // no close_notify, and less than was announced
+	}
 }

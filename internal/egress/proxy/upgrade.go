@@ -13,6 +13,7 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/http1"
+	"foldyard/internal/egress/inject"
 )
 
 // upgrade carries a WebSocket: after a proper 101 its bytes pass unread, both
@@ -45,6 +46,8 @@ func (x *exchange) upgrade() (keep bool) {
 	x.n.Proto, x.n.Status = capture.ProtoWebSocket, s.resp.Status
 	x.n.TTFBMillis = capture.N(x.n.since(s.e))
 	s.resp.Header = http1.StripHop(s.resp.Header, true)
+	x.n.grip.Header(inject.H1{Header: &s.resp.Header})
+	s.resp.Text = x.n.grip.Text(s.resp.Text)
 	s.resp.Close = false
 	if err = s.resp.WriteHead(s.bw); err == nil {
 		err = s.bw.Flush()
