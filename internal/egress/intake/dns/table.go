@@ -13,6 +13,10 @@ const (
 	firstIndex = 2         // index 0 is the pools' own address, 1 ours (dest.OwnV4, dest.OwnV6)
 	lastIndex  = 1<<17 - 2 // of 198.18.0.0/15; the last address is no host's
 	maxNames   = 16384     // default of NewTable
+
+	// gap is how many addresses Restore passes over: those that a supervisor which died may have handed out after it had last saved the
+	// table. A box that still holds one finds no name behind it, never another's.
+	gap = 4096
 )
 
 // Table gives each name of one box an address of each family, and never the same address to another name.
@@ -21,7 +25,7 @@ type Table struct {
 	control dest.Host
 
 	mu    sync.RWMutex
-	names []dest.Host // the name with index i is names[i-firstIndex]
+	names []dest.Host // the name with index i is names[i-firstIndex]; zero where an address was passed over
 	index map[dest.Host]int
 }
 
@@ -69,7 +73,7 @@ func (t *Table) add(h dest.Host, granted bool) (i int, fresh, ok bool) {
 		return i, false, true
 	}
 	i = firstIndex + len(t.names)
-	if i > lastIndex || len(t.names) >= t.max && !granted {
+	if i > lastIndex || len(t.index) >= t.max && !granted {
 		return 0, false, false
 	}
 	t.names = append(t.names, h)
@@ -99,17 +103,18 @@ func (t *Table) Lookup(a netip.Addr) (dest.Host, bool) {
 	if i < firstIndex || i-firstIndex >= uint64(len(t.names)) {
 		return dest.Host{}, false
 	}
-	return t.names[i-firstIndex], true
+	h := t.names[i-firstIndex]
+	return h, !h.IsZero()
 }
 
 // Len returns how many names have addresses.
 func (t *Table) Len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return len(t.names)
+	return len(t.index)
 }
 
-// Export returns the names in the order of their addresses, for Restore.
+// Export returns the names in the order of their addresses, for Restore; "" is an address that no name has or will have.
 func (t *Table) Export() []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -121,14 +126,17 @@ func (t *Table) Export() []string {
 }
 
 // Restore gives an empty table the names that Export returned, each with the address it had. It takes all of them or, with an
-// error, none.
+// error, none. Addresses that may have been handed out since then are never used again.
 func (t *Table) Restore(names []string) error {
 	if len(names) > lastIndex-firstIndex+1 {
 		return fmt.Errorf("restore name table: %d names are more than there are addresses", len(names))
 	}
-	hosts := make([]dest.Host, len(names))
+	hosts := make([]dest.Host, len(names), len(names)+gap)
 	index := make(map[dest.Host]int, len(names))
 	for i, s := range names {
+		if s == "" {
+			continue
+		}
 		h, err := dest.ParseHost(s)
 		if err != nil {
 			return fmt.Errorf("restore name table, entry %d: %w", i, err)
@@ -143,6 +151,7 @@ func (t *Table) Restore(names []string) error {
 	if len(t.names) > 0 {
 		return fmt.Errorf("restore name table: it already has %d names", len(t.names))
 	}
+	hosts = append(hosts, make([]dest.Host, min(gap, lastIndex-firstIndex+1-len(hosts)))...)
 	t.names, t.index = hosts, index
 	return nil
 }

@@ -81,7 +81,6 @@ func TestRestore(t *testing.T) {
 		"no name":   {"a..test"},
 		"control":   {dest.ControlName},
 		"too many":  make([]string, 1<<17),
-		"empty one": {""},
 	} {
 		tb := NewTable(0)
 		if err := tb.Restore(bad); err == nil || tb.Len() > 0 {
@@ -90,6 +89,32 @@ func TestRestore(t *testing.T) {
 	}
 	if err := again.Restore([]string{"a.test"}); err == nil {
 		t.Error("a table with names was restored over")
+	}
+}
+
+func TestAddressOfALostNameIsNeverAnothers(t *testing.T) {
+	tb := NewTable(0)
+	kept, _, _ := tb.Assign(host(t, "kept.test"), false)
+	saved := tb.Export()
+	lost, _, _ := tb.Assign(host(t, "lost.test"), false) // handed out, and the supervisor died before it was saved
+	for range 2 {
+		again := NewTable(0)
+		if err := again.Restore(saved); err != nil {
+			t.Fatal(err)
+		}
+		if h, ok := again.Lookup(lost); ok {
+			t.Fatalf("the address of a lost name is %v", h)
+		}
+		if fresh, _, ok := again.Assign(host(t, "next.test"), false); !ok || fresh == lost || fresh == kept {
+			t.Fatalf("the next name has %v, want an address that nobody had", fresh)
+		}
+		if h, ok := again.Lookup(lost); ok {
+			t.Fatalf("the address of a lost name is %v", h)
+		}
+		if h, ok := again.Lookup(kept); !ok || h.Name() != "kept.test" {
+			t.Fatalf("control: the kept name is %v %v", h, ok)
+		}
+		saved = again.Export()
 	}
 }
 
