@@ -76,11 +76,11 @@ func TestRestore(t *testing.T) {
 		}
 	}
 	for why, bad := range map[string][]string{
-		"twice":     {"a.test", "A.test"},
-		"address":   {"a.test", "192.0.2.1"},
-		"no name":   {"a..test"},
-		"control":   {dest.ControlName},
-		"too many":  make([]string, 1<<17),
+		"twice":    {"a.test", "A.test"},
+		"address":  {"a.test", "192.0.2.1"},
+		"no name":  {"a..test"},
+		"control":  {dest.ControlName},
+		"too many": make([]string, 1<<17),
 	} {
 		tb := NewTable(0)
 		if err := tb.Restore(bad); err == nil || tb.Len() > 0 {
