@@ -114,14 +114,20 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 			s.forget(context.WithoutCancel(ctx), id, rec.Socket)
 		}
 	}()
-	if err := state.WriteBox(s.opt.Project, rec); err != nil {
-		return nil, err
+	b := s.newSandbox(rec, sp.User)
+	recorded := make(chan error, 1)
+	go func() { // while it starts: the disk may be slow
+		b.before = marks(s.opt.Dir)
+		recorded <- state.WriteBox(s.opt.Project, rec)
+	}()
+	err = namespace.Start(ctx, program, sp, rec.Socket)
+	if werr := <-recorded; err == nil && werr != nil {
+		_ = b.client.Stop(ctx) // without a record nobody could take it back
+		return nil, werr
 	}
-	if err := namespace.Start(ctx, program, sp, rec.Socket); err != nil {
+	if err != nil {
 		return nil, &control.Error{Code: control.CodeHost, Detail: err.Error(), Hint: "fy doctor"}
 	}
-	b := s.newSandbox(rec, sp.User)
-	b.before = marks(s.opt.Dir)
 	if err := s.serve(ctx, b); err != nil {
 		_ = b.client.Stop(ctx) // the first error is the one that counts
 		return nil, err

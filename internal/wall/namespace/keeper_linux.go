@@ -84,7 +84,9 @@ func Keep() int {
 	}
 	go k.serve(l)
 	go k.hearAgent()
-	starter.Send(&wire.Message{Op: "ready", Pid: k.agentPid})
+	if err := starter.Send(&wire.Message{Op: "ready", Pid: k.agentPid}); err != nil {
+		cancel() // nobody is left who knows of this box
+	}
 	starter.Close()
 	<-ctx.Done()
 	l.Close()
@@ -137,24 +139,32 @@ func construct(starter *wire.Conn) (*keeper, error) {
 	if err := unix.Sethostname([]byte("box")); err != nil {
 		return nil, fmt.Errorf("set the host name: %w", err)
 	}
-	if err := network(); err != nil {
+	networked := make(chan error, 1)
+	go func() { networked <- k.network() }() // beside the root: neither knows of the other
+	root, err := buildRoot(&k.spec, handed)
+	if err := errors.Join(err, <-networked); err != nil {
 		return nil, err
 	}
-	if k.rules, err = loadRules(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.EINVAL) {
+	k.built = root.built
+	if err := root.enter(); err != nil {
 		return nil, err
+	}
+	closeAll(files)
+	return k, k.firstProcess()
+}
+
+// network makes the box's network: loopback, rules and listeners.
+func (k *keeper) network() (err error) {
+	if err := network(); err != nil {
+		return err
+	}
+	if k.rules, err = loadRules(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.EINVAL) {
+		return err
 	} else if err != nil {
 		k.rules = nil
 	}
-	if k.names, k.links, err = links(k.rules != nil); err != nil {
-		return nil, err
-	}
-	if k.built, err = buildRoot(&k.spec, handed); err != nil {
-		return nil, err
-	}
-	for _, f := range handed {
-		f.Close()
-	}
-	return k, k.firstProcess()
+	k.names, k.links, err = links(k.rules != nil)
+	return err
 }
 
 // firstProcess starts the agent as pid 1 of the box.

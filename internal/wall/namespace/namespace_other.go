@@ -53,7 +53,9 @@ func NewClient(string, string) *Client { return &Client{} }
 func (*Client) Facts(context.Context) (*Facts, error) { return nil, ErrUnsupported }
 
 // Probe returns ErrUnsupported.
-func (*Client) Probe(context.Context, *Program, []byte, bool) ([]byte, error) { return nil, ErrUnsupported }
+func (*Client) Probe(context.Context, *Program, []byte, bool) ([]byte, error) {
+	return nil, ErrUnsupported
+}
 
 // Who returns ErrUnsupported.
 func (*Client) Who(context.Context, netip.AddrPort) (*Process, error) { return nil, ErrUnsupported }

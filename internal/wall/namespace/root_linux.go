@@ -155,9 +155,27 @@ type built struct {
 	unprotected []string // entries that a link kept from being made read-only
 }
 
-// buildRoot makes the box's root in the calling process's mount namespace and moves into it. The host's root stays mounted, above it at
-// "." and out of reach of "/": the kernel lets a user namespace mount a /proc only where it sees a whole one. finishRoot takes it away.
-func buildRoot(spec *Spec, handed map[string]*os.File) (*built, error) {
+// newRoot is a root that is built but not entered.
+type newRoot struct {
+	fd    int
+	built *built
+}
+
+// enter moves the calling process into the root. The host's root stays mounted, above it at "." and out of reach of "/": the kernel
+// lets a user namespace mount a /proc only where it sees a whole one. finishRoot takes it away.
+func (r *newRoot) enter() error {
+	defer unix.Close(r.fd)
+	if err := unix.Fchdir(r.fd); err != nil {
+		return fmt.Errorf("enter the root: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	return nil
+}
+
+// buildRoot makes the box's root in the calling process's mount namespace.
+func buildRoot(spec *Spec, handed map[string]*os.File) (*newRoot, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("make mounts private: %w", err)
 	}
@@ -179,22 +197,17 @@ func buildRoot(spec *Spec, handed map[string]*os.File) (*built, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate: %w", err)
 	}
-	defer unix.Close(root)
 	if err := attach(fd, at); err != nil {
+		unix.Close(root)
 		return nil, fmt.Errorf("mount the root: %w", err)
 	}
 	t := &tree{fd: root}
 	b, err := t.fill(spec, s)
 	if err != nil {
+		unix.Close(root)
 		return nil, err
 	}
-	if err := unix.Fchdir(root); err != nil {
-		return nil, fmt.Errorf("enter the root: %w", err)
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return nil, fmt.Errorf("pivot_root: %w", err)
-	}
-	return b, nil
+	return &newRoot{root, b}, nil
 }
 
 func (t *tree) fill(spec *Spec, s *sources) (*built, error) {

@@ -63,15 +63,17 @@ func (p *Program) Close() error { return p.f.Close() }
 // Start makes a box. It returns when the box's first process runs; whoever holds the nonce can then adopt it. The keeper is no child
 // that ends with the caller: it ends with the box. On an error nothing is left behind.
 func Start(ctx context.Context, p *Program, spec Spec, socket string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start box %s: %w", spec.ID, err)
+		}
+	}()
 	if spec.User.UID <= 0 || spec.User.GID <= 0 {
-		return fmt.Errorf("start box %s: uid %d gid %d: the host's root is never mapped into a box", spec.ID, spec.User.UID, spec.User.GID)
-	}
-	if spec.Sockets, err = sockets(ctx, spec.Repo); err != nil {
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
+		return fmt.Errorf("uid %d gid %d: the host's root is never mapped into a box", spec.User.UID, spec.User.GID)
 	}
 	l, err := listen(socket)
 	if err != nil {
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
+		return err
 	}
 	defer l.Close()
 	defer func() {
@@ -79,77 +81,103 @@ func Start(ctx context.Context, p *Program, spec Spec, socket string) (err error
 			os.Remove(socket)
 		}
 	}()
-	handed, err := handOver(&spec)
-	if err != nil {
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
-	}
-	o, contents, err := newOrder(&spec)
-	if err != nil {
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
-	}
-	handed[contentsName] = contents
-	var names []string
-	var files []*os.File
-	for n, f := range handed {
-		defer f.Close()
-		names, files = append(names, n), append(files, f)
-	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
+		return err
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "starter")
+	defer theirs.Close()
 	conn, err := wire.FromFile(os.NewFile(uintptr(pair[0]), "keeper"))
 	if err != nil {
-		theirs.Close()
 		return err
 	}
 	defer conn.Close()
-	pid, err := startKeeper(p, spec.User, theirs, l)
-	theirs.Close()
-	if err != nil {
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	type started struct {
+		pid int
+		err error
 	}
-	go func() { // no zombie stays, and the keeper needs no parent
-		var ws unix.WaitStatus
-		for {
-			if _, err := unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
-				return
-			}
+	starting := make(chan started, 1)
+	go func() {
+		pid, err := startKeeper(p, spec.User, theirs, l)
+		starting <- started{pid, err}
+	}()
+	m, files, err := orderMessage(ctx, spec) // while the keeper starts
+	defer closeAll(files)
+	k := <-starting
+	if k.err != nil {
+		return k.err
+	}
+	go reap(k.pid)
+	defer func() {
+		if err != nil {
+			unix.Kill(k.pid, unix.SIGKILL)
 		}
 	}()
-	stop := context.AfterFunc(ctx, func() { unix.Kill(pid, unix.SIGKILL) })
-	defer stop()
-	b, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	if err := conn.Send(&wire.Message{Op: "spec", Data: b, Names: names}, files...); err != nil {
-		unix.Kill(pid, unix.SIGKILL)
-		return fmt.Errorf("start box %s: %w", spec.ID, err)
+	theirs.Close() // or its end would not be seen
+	stop := context.AfterFunc(ctx, func() { unix.Kill(k.pid, unix.SIGKILL) })
+	defer stop()
+	if err := conn.Send(m, files...); err != nil {
+		return err
 	}
 	conn.Unix().SetReadDeadline(time.Now().Add(30 * time.Second))
-	m, extra, err := conn.Recv()
+	answer, extra, err := conn.Recv()
 	closeAll(extra)
 	if err != nil {
-		unix.Kill(pid, unix.SIGKILL)
-		return fmt.Errorf("start box %s: the keeper ended: %w", spec.ID, errors.Join(ctx.Err(), err))
+		return fmt.Errorf("the keeper ended: %w", errors.Join(ctx.Err(), err))
 	}
-	if m.Op != "ready" {
-		return fmt.Errorf("start box %s: %s", spec.ID, m.Error)
+	if answer.Op != "ready" {
+		return errors.New(answer.Error)
 	}
 	return nil
 }
 
+// reap waits for a keeper, so that no zombie stays; the keeper needs no parent.
+func reap(pid int) {
+	var ws unix.WaitStatus
+	for {
+		if _, err := unix.Wait4(pid, &ws, 0, nil); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// orderMessage makes the message that tells a keeper what to build. The files are the caller's to close.
+func orderMessage(ctx context.Context, spec Spec) (*wire.Message, []*os.File, error) {
+	var err error
+	if spec.Sockets, err = sockets(ctx, spec.Repo); err != nil {
+		return nil, nil, err
+	}
+	handed, err := handOver(&spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	m := &wire.Message{Op: "spec"}
+	var files []*os.File
+	for n, f := range handed {
+		m.Names, files = append(m.Names, n), append(files, f)
+	}
+	o, contents, err := newOrder(&spec)
+	if err != nil {
+		return nil, files, err
+	}
+	m.Names, files = append(m.Names, contentsName), append(files, contents)
+	m.Data, err = json.Marshal(o)
+	return m, files, err
+}
+
 func listen(socket string) (*os.File, error) {
-	old := unix.Umask(0o177)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	unix.Umask(old)
 	if err != nil {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
 	defer l.Close()
+	if err := os.Chmod(socket, 0o600); err != nil { // its directory is its user's alone already
+		return nil, err
+	}
 	return l.File()
 }
 
