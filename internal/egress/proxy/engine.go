@@ -91,8 +91,9 @@ type BoxWay struct {
 	ID string
 	// Resolve returns the name behind a synthetic address of this box.
 	Resolve func(netip.Addr) (dest.Host, bool)
-	// Token, if set, is what a request on the proxy port must show (407 without).
-	Token string
+	// Token, if set, returns what a request on the proxy port must show (407
+	// without; "" is shown by nobody).
+	Token func() string
 }
 
 // Engine serves any number of boxes. Make one with New.

@@ -22,7 +22,7 @@ func (e *Engine) proxied(c *client) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	if first[0] == connect.SocksVersion {
-		if c.box.Token != "" {
+		if c.box.Token != nil {
 			e.tokenlessSocks(c)
 			return
 		}

@@ -17,8 +17,12 @@ const TokenUser = "box"
 // authorized reports whether a request on the proxy port shows the token of
 // its box. Where the listener is the box's own there is none to show.
 func (b *BoxWay) authorized(h http1.Header) bool {
-	if b.Token == "" {
+	if b.Token == nil {
 		return true
+	}
+	token := b.Token()
+	if token == "" {
+		return false
 	}
 	found := false
 	for _, v := range h.Values("Proxy-Authorization") {
@@ -26,15 +30,15 @@ func (b *BoxWay) authorized(h http1.Header) bool {
 			return false
 		}
 		found = true
-		if !b.shows(v) {
+		if !shows(v, token) {
 			return false
 		}
 	}
 	return found
 }
 
-// shows reports whether a field's value holds the token, as Basic (RFC 7617).
-func (b *BoxWay) shows(value string) bool {
+// shows reports whether a field's value holds token, as Basic (RFC 7617).
+func shows(value, token string) bool {
 	scheme, rest, _ := strings.Cut(value, " ")
 	if !strings.EqualFold(scheme, "Basic") || len(rest) > 512 {
 		return false
@@ -43,7 +47,7 @@ func (b *BoxWay) shows(value string) bool {
 	if err != nil {
 		return false
 	}
-	want := TokenUser + ":" + b.Token
+	want := TokenUser + ":" + token
 	return subtle.ConstantTimeCompare(raw, []byte(want)) == 1
 }
 

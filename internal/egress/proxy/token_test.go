@@ -22,7 +22,7 @@ func TestTokenOfTheBoxOrNothing(t *testing.T) {
 	w.web("a.test:443", webH1, greet)
 	l := listen(t)
 	way := w.box()
-	way.Token = "0123abcd"
+	way.Token = func() string { return "0123abcd" }
 	go func() { _ = w.e.ServeProxy(t.Context(), way, l) }()
 
 	basic := func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
