@@ -21,16 +21,17 @@ const (
 	WouldDeny
 )
 
+// String returns the word of the capture record.
 func (v Verdict) String() string {
 	switch v {
 	case Refuse:
-		return "refuse"
+		return "deny"
 	case Allow:
 		return "allow"
 	case WouldDeny:
 		return "would_deny"
 	}
-	return "refuse"
+	return "deny"
 }
 
 // Permits reports whether the traffic goes on.

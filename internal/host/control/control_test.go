@@ -34,7 +34,7 @@ func (f *fake) Allow(_ context.Context, q RuleRequest) (Changed, error) {
 }
 
 func (f *fake) Why(_ context.Context, q WhyRequest) (Why, error) {
-	return Why{Verdict: "refuse", Target: q.Target + " " + q.Method}, nil
+	return Why{Verdict: "deny", Target: q.Target + " " + q.Method}, nil
 }
 
 func (f *fake) Stop(_ context.Context, keep bool) error {

@@ -54,7 +54,7 @@ func TestRefusalIsAskedUntilItIsAnswered(t *testing.T) {
 	if _, err := s.Answer(ctx, "2", control.Answer{}); err != nil {
 		t.Fatal(err)
 	}
-	if verdict(t, s, "a.test") != "allow" || verdict(t, s, "b.test:22") != "refuse" {
+	if verdict(t, s, "a.test") != "allow" || verdict(t, s, "b.test:22") != "deny" {
 		t.Error("the answers do not hold")
 	}
 	if got, _ := s.Asks(ctx); len(got) != 0 {

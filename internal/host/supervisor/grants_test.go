@@ -16,7 +16,7 @@ import (
 func TestAllowDenyRevokeHoldAtOnce(t *testing.T) {
 	s, _ := world(t, "")
 	ctx := t.Context()
-	if got := verdict(t, s, "a.test"); got != "refuse" {
+	if got := verdict(t, s, "a.test"); got != "deny" {
 		t.Fatalf("a new project says %s", got)
 	}
 	if _, err := s.Allow(ctx, control.RuleRequest{Rules: []string{"*.test", "b.test:5432"}}); err != nil {
@@ -26,7 +26,7 @@ func TestAllowDenyRevokeHoldAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for target, want := range map[string]string{
-		"a.test": "allow", "b.test:5432": "allow", "a.test:5432": "refuse", "secret.test": "refuse", "test": "refuse", "https://a.test/x": "allow",
+		"a.test": "allow", "b.test:5432": "allow", "a.test:5432": "deny", "secret.test": "deny", "test": "deny", "https://a.test/x": "allow",
 	} {
 		if got := verdict(t, s, target); got != want {
 			t.Errorf("%s: %s, want %s", target, got, want)
@@ -35,7 +35,7 @@ func TestAllowDenyRevokeHoldAtOnce(t *testing.T) {
 	if _, err := s.Revoke(ctx, control.RuleRequest{Rules: []string{"*.test"}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := verdict(t, s, "a.test"); got != "refuse" {
+	if got := verdict(t, s, "a.test"); got != "deny" {
 		t.Errorf("revoked: %s", got)
 	}
 	if got := verdict(t, s, "b.test:5432"); got != "allow" {
@@ -69,7 +69,7 @@ func TestBadRequestsChangeNothing(t *testing.T) {
 	if _, err := s.Revoke(ctx, control.RuleRequest{Rules: []string{"never.test"}}); code(err) != control.CodeNotFound {
 		t.Errorf("revoke of nothing: %v", err)
 	}
-	if got := s.effective.Snapshot().Generation(); got != before || verdict(t, s, "a.test") != "refuse" {
+	if got := s.effective.Snapshot().Generation(); got != before || verdict(t, s, "a.test") != "deny" {
 		t.Errorf("generation %d, was %d", got, before)
 	}
 	if _, err := s.Allow(ctx, control.RuleRequest{Rules: []string{"*.github.io"}, Yes: true}); err != nil {
@@ -88,7 +88,7 @@ func TestChangeUnderDamageIsRefusedAndNamesTheFile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	s.effective.poll()
-	if got := verdict(t, s, "a.test"); got != "refuse" {
+	if got := verdict(t, s, "a.test"); got != "deny" {
 		t.Errorf("under damage: %s", got)
 	}
 }
@@ -115,7 +115,7 @@ func TestOnceExpiresByTheClock(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		synctest.Wait()
-		if got := verdict(t, s, "once.test"); got != "refuse" {
+		if got := verdict(t, s, "once.test"); got != "deny" {
 			t.Errorf("after its end: %s", got)
 		}
 		if rows, _ := s.Grants(ctx); len(rows) != 2 {
@@ -123,7 +123,7 @@ func TestOnceExpiresByTheClock(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if got := verdict(t, s, "two.test"); got != "refuse" {
+		if got := verdict(t, s, "two.test"); got != "deny" {
 			t.Errorf("default ttl: %s", got)
 		}
 		if got := verdict(t, s, "session.test"); got != "allow" {
@@ -151,7 +151,7 @@ func TestLearningEndsByItselfWithEnforcementOn(t *testing.T) {
 		s.record(&capture.Record{Box: "b", Host: "learnt.test", Port: 443, Verdict: capture.VerdictWouldDeny, Reason: "not_granted"})
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if got := verdict(t, s, "learnt.test"); got != "refuse" {
+		if got := verdict(t, s, "learnt.test"); got != "deny" {
 			t.Errorf("after the window: %s", got)
 		}
 		if st, _ := s.Status(ctx); !st.Enforce {
@@ -161,7 +161,7 @@ func TestLearningEndsByItselfWithEnforcementOn(t *testing.T) {
 		if err != nil || len(l.Learnt) != 1 || l.Learnt[0].Rule != "learnt.test" || len(l.Granted) != 0 {
 			t.Fatalf("review: %+v, %v", l, err)
 		}
-		if got := verdict(t, s, "learnt.test"); got != "refuse" {
+		if got := verdict(t, s, "learnt.test"); got != "deny" {
 			t.Errorf("a look granted it: %s", got)
 		}
 		if l, err = s.Review(ctx, control.ReviewRequest{Yes: true}); err != nil || len(l.Granted) != 1 || len(l.Learnt) != 0 {
@@ -201,7 +201,7 @@ func TestIdleStopEndsTheSession(t *testing.T) {
 		s.close()
 		next := start(t, opt)
 		defer next.close()
-		if got := verdict(t, next, "session.test"); got != "refuse" {
+		if got := verdict(t, next, "session.test"); got != "deny" {
 			t.Errorf("a session grant outlived the idle stop: %s", got)
 		}
 		if got := verdict(t, next, "perm.test"); got != "allow" {
@@ -231,7 +231,7 @@ func TestSessionSurvivesACrashAndARestart(t *testing.T) {
 	s.close()
 	s = start(t, opt)
 	defer s.close()
-	if got := verdict(t, s, "session.test"); got != "refuse" {
+	if got := verdict(t, s, "session.test"); got != "deny" {
 		t.Errorf("after a stop: %s", got)
 	}
 }
@@ -247,7 +247,7 @@ func TestFirstValueOfTheSwitchIsTheConfigsThenTheStores(t *testing.T) {
 	if _, err := s.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := verdict(t, s, "a.test"); got != "refuse" {
+	if got := verdict(t, s, "a.test"); got != "deny" {
 		t.Errorf("the config took the switch back: %s", got)
 	}
 }
