@@ -87,6 +87,22 @@ type Status struct {
 	Limits     []Limit    `json:"limits"`
 	Boxes      int        `json:"boxes"` // running ones, one-shot ones included
 	Notes      []string   `json:"notes,omitempty"`
+
+	Credentials []Credential `json:"credentials,omitempty"`
+}
+
+// Credential is an [[inject]] rule: where it goes and what it can do, never what it is.
+type Credential struct {
+	Name    string    `json:"name"`
+	Kind    string    `json:"kind"`
+	Place   string    `json:"place"`
+	Hosts   []string  `json:"hosts"`
+	Path    string    `json:"path,omitempty"`
+	Off     string    `json:"off,omitempty"` // why requests do not get it
+	Fix     string    `json:"fix,omitempty"`
+	Scope   string    `json:"scope,omitempty"` // as last read
+	Read    time.Time `json:"read,omitzero"`
+	Expires time.Time `json:"expires,omitzero"`
 }
 
 // Supervisor describes the process that answers.

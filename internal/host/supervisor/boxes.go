@@ -58,7 +58,7 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 		s.stopBox(context.WithoutCancel(ctx), b)
 		return control.Box{}, err
 	}
-	out.Notes = s.notes(cfg)
+	out.Notes = s.notes()
 	return out, nil
 }
 
@@ -72,7 +72,7 @@ func firstNonEmpty(s ...string) string {
 }
 
 // notes are what the operator should know when a box is made.
-func (s *Supervisor) notes(cfg *config.Effective) []string {
+func (s *Supervisor) notes() []string {
 	var out []string
 	s.mu.Lock()
 	notice := s.checkout.Notice
@@ -80,10 +80,7 @@ func (s *Supervisor) notes(cfg *config.Effective) []string {
 	if notice != "" {
 		out = append(out, notice)
 	}
-	if len(cfg.Inject) > 0 {
-		out = append(out, "[[inject]] is not built yet: dummies stay dummies")
-	}
-	return out
+	return append(out, s.credentialNotes()...)
 }
 
 // make builds and serves a box. Nothing is left behind on an error.

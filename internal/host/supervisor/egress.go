@@ -57,7 +57,9 @@ func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
 	if s.capture, err = capture.Open(s.opt.Project.LogDir(), capture.Options{MaxSize: int64(cfg.Log.MaxSize), Keep: cfg.Log.Keep, Now: s.now}); err != nil {
 		return err
 	}
+	s.openCredentials()
 	pc := proxy.Config{
+		Inject:    s.creds.in,
 		Policy:    s.effective.Snapshot,
 		Dialer:    s.dialer,
 		Leaves:    ca.NewLeaves(s.authority, s.now, ca.Limits{}),
@@ -70,6 +72,7 @@ func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
 		pc.Hold = s.hold
 	}
 	s.engine = proxy.New(pc)
+	s.loadCredentials()
 	return nil
 }
 

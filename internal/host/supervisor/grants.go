@@ -49,7 +49,7 @@ func (s *Supervisor) policyChanged() {
 	s.asks.reconsider(s.settle)
 	snap, now := s.effective.Snapshot(), s.now()
 	for _, b := range s.running() {
-		b.setGranted(snap.GrantedPrefixes(b.id, now))
+		b.setGranted(s.redirected(snap.GrantedPrefixes(b.id, now)))
 	}
 	select {
 	case s.rearm <- struct{}{}: // the next expiry may be another one now

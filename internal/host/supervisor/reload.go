@@ -24,6 +24,7 @@ func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 	old := s.cfg.Load()
 	out := control.Reloaded{Changed: next.Digest != old.Digest}
 	if !out.Changed {
+		s.loadCredentials() // a secret may have been set
 		return out, nil
 	}
 	if !reflect.DeepEqual(old.Upstream, next.Upstream) {
@@ -42,6 +43,7 @@ func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 	s.checkout = checkout
 	s.mu.Unlock()
 	s.cfg.Store(next)
+	s.loadCredentials()
 	s.audit("config", next.Digest)
 	if err := s.seed(ctx, next); err != nil {
 		return out, err

@@ -64,7 +64,7 @@ func (s *Supervisor) serve(ctx context.Context, b *sandbox) error {
 	s.mu.Lock()
 	s.boxes[b.id] = b
 	s.mu.Unlock()
-	b.setGranted(s.effective.Snapshot().GrantedPrefixes(b.id, s.now()))
+	b.setGranted(s.redirected(s.effective.Snapshot().GrantedPrefixes(b.id, s.now())))
 
 	var wg sync.WaitGroup
 	run := func(what string, f func() error) {

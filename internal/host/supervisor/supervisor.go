@@ -66,6 +66,7 @@ type Supervisor struct {
 	authority *ca.Authority
 	dialer    *dialer.Dialer
 	engine    *proxy.Engine
+	creds     credentials
 	trust     func() (map[string][]byte, error)  // certificate files of every box
 	program   func() (*namespace.Program, error) // of keepers and agents
 	whole     func() (*namespace.Program, error) // fy itself, for probes
@@ -236,6 +237,7 @@ func (s *Supervisor) close() {
 		b.release()
 	}
 	s.engine.Close()
+	s.closeCredentials()
 	s.serving.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -78,7 +78,7 @@ func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox) (battery.Op
 	if err != nil {
 		return battery.Options{}, err
 	}
-	granted := s.effective.Snapshot().GrantedPrefixes(b.id, s.now())
+	granted := s.redirected(s.effective.Snapshot().GrantedPrefixes(b.id, s.now()))
 	l := s.opt.Host.Layout
 	launcher, _ := os.Executable() // "" is a probe less
 	files := battery.Files{

@@ -33,6 +33,7 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 		d = r
 	}
 	out := control.Why{Verdict: d.Verdict.String(), Rule: d.Rule, Reason: string(d.Reason), Target: shown, Origin: s.origin(d.Rule, q.Box)}
+	out.Credential = s.wouldCarry(pq, d)
 	rule := ruleFor(pq.Target)
 	switch {
 	case d.Verdict == policy.Allow:

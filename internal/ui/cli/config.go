@@ -206,6 +206,9 @@ func (a *app) adopt(ctx context.Context, p *project, prop *config.Proposal, move
 			fmt.Fprintf(a.Stdout, "it asks for: fy allow --permanent %s%s\n", control.ShellQuote(rule.String()), a.style.dim(why(r.Why)))
 		}
 	}
+	if err := a.confirmSecrets(ctx, &project{p.host, next}, prop.Effective); err != nil {
+		return err
+	}
 	old := control.NewClient(p.checkout.Project.ControlSocket())
 	defer old.Close()
 	if next.Project.Name != p.checkout.Project.Name {

@@ -50,7 +50,7 @@ func (a *app) printWhy(w control.Why) {
 	}
 	fmt.Fprintf(a.Stdout, "%s  %s\n", escape(w.Target), verdict)
 	var rows [][]string
-	for _, r := range [][]string{{"rule", w.Rule}, {"reason", w.Reason}, {"from", w.Origin}, {"how", w.Mode}, {"note", w.Note}, {"change", w.Fix}} {
+	for _, r := range [][]string{{"rule", w.Rule}, {"reason", w.Reason}, {"from", w.Origin}, {"how", w.Mode}, {"credential", text(w.Credential)}, {"note", w.Note}, {"change", w.Fix}} {
 		if r[1] != "" {
 			rows = append(rows, []string{r[0], escape(r[1])})
 		}

@@ -35,3 +35,6 @@ func Raw(f *os.File) (restore func(), err error) {
 func SetSize(f *os.File, rows, cols uint16) error {
 	return unix.IoctlSetWinsize(int(f.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
 }
+
+// ReadHidden reads a line from the terminal without echo.
+func ReadHidden(f *os.File) ([]byte, error) { return xterm.ReadPassword(int(f.Fd())) }
