@@ -111,12 +111,12 @@ func TestWhatHostToolsExecuteIsReadOnly(t *testing.T) {
 			}
 		}
 		for _, f := range []string{".git/config", ".git/modules/a/b/HEAD", ".git/modules/a/b/config", ".envrc"} {
-			if err := os.WriteFile(filepath.Join(s.Repo, f), nil, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(s.Repo, f), []byte("[core]\n\thooksPath = tools/git-hooks\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	shut := []string{"git-config", "git-hook", "git-info", "hooks-rename", "module-hook", "module-move", "envrc", "vscode", "git-rename"}
+	shut := []string{"git-config", "git-hook", "hooks-path", "hooks-path-move", "git-info", "hooks-rename", "module-hook", "module-move", "envrc", "vscode", "git-rename"}
 	c, spec := testBox(t, make)
 	got := attempt(t, c, spec, append([]string{"git-object", "chmod-plain"}, shut...)...)
 	wantOpen(t, got, "git-object", "chmod-plain")

@@ -319,7 +319,7 @@ func (t *tree) guardRepo(spec *Spec) (*built, error) {
 	b := &built{}
 	if !spec.RepoReadOnly {
 		g := &guard{repo: repo, pinned: map[string]bool{}}
-		g.protect(spec.Writable)
+		g.protect(spec.Repo, spec.Writable)
 		if g.err != nil {
 			return nil, g.err
 		}
@@ -357,7 +357,7 @@ type guard struct {
 // gitModules bounds how many submodules and worktrees are looked at.
 const gitModules = 1000
 
-func (g *guard) protect(writable []string) {
+func (g *guard) protect(repo string, writable []string) {
 	open := func(p string) bool {
 		return slices.ContainsFunc(writable, func(w string) bool { return under(p, strings.TrimSuffix(path.Clean(w), "/")) })
 	}
@@ -377,6 +377,7 @@ func (g *guard) protect(writable []string) {
 		left := gitModules
 		g.modules(".git/modules", &left)
 		g.worktrees(".git/worktrees", &left)
+		g.hooks(repo, open)
 	}
 	for _, p := range Protected() {
 		if strings.HasPrefix(p, ".git/") && !isDir || open(p) {

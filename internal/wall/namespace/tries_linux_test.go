@@ -75,17 +75,19 @@ var tries = map[string]func() error{
 		}
 		return nil
 	},
-	"git-config":   func() error { return appendTo(".git/config") },
-	"git-hook":     func() error { return os.WriteFile(".git/hooks/post-checkout", nil, 0o755) },
-	"git-info":     func() error { return os.WriteFile(".git/info/attributes", nil, 0o644) },
-	"git-rename":   func() error { return os.Rename(".git", ".git2") },
-	"hooks-rename": func() error { return os.Rename(".git/hooks", ".git/hooks2") },
-	"module-hook":  func() error { return os.WriteFile(".git/modules/a/b/hooks/x", nil, 0o755) },
-	"module-move":  func() error { return os.Rename(".git/modules/a", ".git/modules/c") },
-	"envrc":        func() error { return appendTo(".envrc") },
-	"vscode":       func() error { return os.WriteFile(".vscode/tasks.json", nil, 0o644) },
-	"git-object":   func() error { return os.WriteFile(".git/objects/x", nil, 0o644) },
-	"repo-socket":  func() error { return dialUnix("left.sock") },
+	"git-config":      func() error { return appendTo(".git/config") },
+	"git-hook":        func() error { return os.WriteFile(".git/hooks/post-checkout", nil, 0o755) },
+	"git-info":        func() error { return os.WriteFile(".git/info/attributes", nil, 0o644) },
+	"hooks-path":      func() error { return os.WriteFile("tools/git-hooks/post-checkout", nil, 0o755) },
+	"git-rename":      func() error { return os.Rename(".git", ".git2") },
+	"hooks-rename":    func() error { return os.Rename(".git/hooks", ".git/hooks2") },
+	"module-hook":     func() error { return os.WriteFile(".git/modules/a/b/hooks/x", nil, 0o755) },
+	"module-move":     func() error { return os.Rename(".git/modules/a", ".git/modules/c") },
+	"envrc":           func() error { return appendTo(".envrc") },
+	"vscode":          func() error { return os.WriteFile(".vscode/tasks.json", nil, 0o644) },
+	"hooks-path-move": func() error { return os.Rename("tools", "tools2") },
+	"git-object":      func() error { return os.WriteFile(".git/objects/x", nil, 0o644) },
+	"repo-socket":     func() error { return dialUnix("left.sock") },
 	"repo-fifo": func() error {
 		fd, err := unix.Open("left.fifo", unix.O_WRONLY|unix.O_NONBLOCK, 0)
 		if err != nil {

@@ -1,0 +1,115 @@
+package namespace
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxGitConfig bounds what is read of a repo's .git/config.
+const maxGitConfig = 1 << 20
+
+// hooks makes the directory read-only that core.hooksPath names, if it lies in the repo: git on the host executes what is in there. It
+// is made if it is missing, so that a box cannot make it. Configuration that .git/config includes, and the user's own, are not read.
+func (g *guard) hooks(repo string, open func(string) bool) {
+	fd, err := openBelow(g.repo, ".git/config", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	if err != nil {
+		return // none, or a link, which is told already
+	}
+	f := os.NewFile(uintptr(fd), ".git/config")
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	if err != nil {
+		return
+	}
+	for _, p := range hooksPaths(string(text), repo) {
+		if open(p) {
+			continue
+		}
+		if !g.make(p) {
+			g.links = append(g.links, p)
+			continue
+		}
+		g.readOnly(p)
+	}
+}
+
+// make makes the directory p and its parents, following no link, and reports whether something is there now.
+func (g *guard) make(p string) bool {
+	for i := range len(p) + 1 {
+		if i < len(p) && p[i] != '/' {
+			continue
+		}
+		dir, err := openBelow(g.repo, path.Dir(p[:i]), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+		if err != nil {
+			return false
+		}
+		err = unix.Mkdirat(dir, path.Base(p[:i]), 0o755)
+		unix.Close(dir)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return false
+		}
+	}
+	return true
+}
+
+// hooksPaths finds every core.hooksPath in the text of a git configuration (git-config(1)) that lies in repo, as a path in it.
+func hooksPaths(text, repo string) []string {
+	var out []string
+	section := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") {
+			head, rest, ok := strings.Cut(line[1:], "]")
+			if !ok {
+				continue
+			}
+			section, line = strings.ToLower(strings.TrimSpace(head)), strings.TrimSpace(rest)
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || section != "core" || !strings.EqualFold(strings.TrimSpace(key), "hooksPath") {
+			continue
+		}
+		p := gitValue(value)
+		if path.IsAbs(p) {
+			if !under(path.Clean(p), repo) {
+				continue
+			}
+			p = strings.TrimPrefix(path.Clean(p), repo)
+		}
+		p = path.Clean(strings.TrimPrefix(p, "/"))
+		if p == "." || p == ".." || strings.HasPrefix(p, "../") || strings.HasPrefix(p, "~") || under(p, ".git/hooks") {
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// gitValue reads a value: quotes and backslashes are undone, and a comment ends it.
+func gitValue(s string) string {
+	var b strings.Builder
+	quoted := false
+	s = strings.TrimSpace(s)
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\\' && i+1 < len(s):
+			i++
+			b.WriteByte(s[i])
+		case c == '"':
+			quoted = !quoted
+		case (c == '#' || c == ';') && !quoted:
+			return strings.TrimSpace(b.String())
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
