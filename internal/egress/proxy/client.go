@@ -111,8 +111,8 @@ func (e *Engine) accepted(ctx context.Context, box BoxWay, nc net.Conn, handle f
 		e.wg.Go(func() { c.owner() }) // at once: its socket may be short-lived
 	}
 	go func() {
-		defer e.wg.Done() // add counted it
-		defer c.Close()   //nolint:errcheck // nothing is left to be done about it
+		defer e.live.served(c)
+		defer c.Close() //nolint:errcheck // nothing is left to be done about it
 		defer e.recovered(c)
 		handle(c)
 	}()

@@ -184,12 +184,22 @@ func (e *Engine) serve(ctx context.Context, box BoxWay, l net.Listener, handle f
 	}
 }
 
-// CloseBox ends everything of one box at once.
+// lastWords is how long the end of a box waits for records of what it ended.
+const lastWords = 2 * time.Second
+
+// CloseBox ends everything of one box at once, and returns when all of it is
+// recorded: the box may have gone on an answer that we still wrote down.
 func (e *Engine) CloseBox(id string) {
 	for _, c := range e.live.all() {
 		if c.box.ID == id {
 			c.cut(endStopped)
 		}
+	}
+	late := time.NewTimer(lastWords)
+	defer late.Stop()
+	select {
+	case <-e.live.quiet(id):
+	case <-late.C:
 	}
 	e.live.forget(id)
 }

@@ -589,6 +589,32 @@ func TestCloseBoxEndsWhatItHas(t *testing.T) {
 	w.settled()
 }
 
+// Whoever asks what a box was refused, after its end, hears of all of it.
+func TestCloseBoxLeavesNothingUnrecorded(t *testing.T) {
+	var count atomic.Int64
+	w := newWorld(t, func(c *Config) {
+		record := c.Record
+		c.Record = func(r *capture.Record) {
+			runtime.Gosched() // whoever is quicker than we are, is
+			record(r)
+			count.Add(1)
+		}
+	})
+	for i := range int64(50) {
+		before := count.Load()
+		c, err := w.dial(byRedirect, "a.test:80")
+		ok(t, err)
+		if resp, _ := ask(t, c, "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"); resp.StatusCode != http.StatusForbidden {
+			t.Fatal(resp.Status)
+		}
+		c.Close()
+		w.e.CloseBox(testBox)
+		if got := count.Load(); got != before+1 {
+			t.Fatalf("round %d: %d records", i, got-before)
+		}
+	}
+}
+
 // Absolute-form requests to several hosts on one connection.
 func TestForwardConnectionIsNotBound(t *testing.T) {
 	w := newWorld(t)

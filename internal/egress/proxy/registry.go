@@ -18,7 +18,12 @@ type registry struct {
 }
 
 // gauge counts what one box holds.
-type gauge struct{ conns, tunnels meter }
+type gauge struct {
+	conns, tunnels meter
+
+	serving int             // goroutines of connections; guarded by registry.mu
+	quiet   []chan struct{} // closed when serving is 0; guarded by registry.mu
+}
 
 func (r *registry) init(l Limits) {
 	r.conns = make(map[*client]struct{})
@@ -53,8 +58,36 @@ func (r *registry) add(c *client) bool {
 		return false
 	}
 	r.conns[c] = struct{}{}
+	c.gauge.serving++
 	c.e.wg.Add(1)
 	return true
+}
+
+// served is the end of c's goroutine: what there was to record is recorded.
+func (r *registry) served(c *client) {
+	defer c.e.wg.Done()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.gauge.serving--; c.gauge.serving > 0 {
+		return
+	}
+	for _, q := range c.gauge.quiet {
+		close(q)
+	}
+	c.gauge.quiet = nil
+}
+
+// quiet is closed when no connection of the box is served any more.
+func (r *registry) quiet(box string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := make(chan struct{})
+	if g := r.gauges[box]; g != nil && g.serving > 0 {
+		g.quiet = append(g.quiet, q)
+	} else {
+		close(q)
+	}
+	return q
 }
 
 func (r *registry) remove(c *client) bool {
