@@ -44,11 +44,18 @@ cross:
 unit:
 	$(GO) test ./...
 
-# The real program in real boxes. The checks from outside need root, for a small
-# internet in network namespaces of its own.
-e2e: build
-	FY_BIN=$(CURDIR)/bin/fy $(GO) test -tags e2e -count=1 ./test/e2e/...
+# The real program in real boxes: real clients on an internet of our own and at
+# the registries of this computer, then checks from outside, which need root.
+e2e: build bin/grpcclient
+	$(GO) build -trimpath -o bin/tour ./test/tour
+	$(GO) vet -tags e2e ./test/e2e/...
+	FY_BIN=$(CURDIR)/bin/fy FY_TOUR=$(CURDIR)/bin/tour FY_GRPC_CLIENT=$(CURDIR)/bin/grpcclient \
+	  $(GO) test -tags e2e -count=1 -p 1 -timeout 20m -v ./test/e2e/...
 	@sh test/e2e/run.sh bin/fy
+
+# A module of its own: fy needs nothing of what it needs.
+bin/grpcclient: test/e2e/grpcclient/main.go test/e2e/grpcclient/go.mod
+	cd test/e2e/grpcclient && $(GO) build -trimpath -o $(CURDIR)/$@ . || echo "e2e: no gRPC client, its modules cannot be had"
 
 accept: build
 	@sh test/e2e/run.sh bin/fy accept
