@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"foldyard/internal/box/agent"
+	"foldyard/internal/box/container"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/supervisor"
 	"foldyard/internal/proof/probe"
@@ -27,6 +28,10 @@ func run() int {
 			return namespace.Keep()
 		case namespace.AgentVerb:
 			return agent.Main()
+		case container.PauseVerb:
+			return container.Pause()
+		case container.EnterVerb:
+			return container.Enter(os.Stdin, os.Stdout, os.Stderr)
 		case namespace.ProbeVerb:
 			return probe.Main(context.Background(), os.Stdin, os.Stdout)
 		case supervisor.Verb:

@@ -27,6 +27,7 @@ egress/proxy:             egress/inject egress/dest egress/http1 egress/capture 
 box:
 box/wire:
 box/agent:                box/wire
+box/container:            box/wire
 
 # What makes the way out the only one.
 wall/namespace:           box box/wire egress/dest proof
@@ -36,6 +37,7 @@ wall/ruleset:
 machine:
 machine/machinetest:      machine
 machine/lima:             machine wall/ruleset
+machine/podman:           machine
 
 # The honesty rule. Probes start from fy's own binary, inside: keep them lean.
 docs:
@@ -49,7 +51,8 @@ host/state:               egress/policy
 host/config:              host/state box egress/policy egress/inject
 host/control:             host/state box/wire wall/namespace
 host/supervisor:          host/state host/config host/control box box/wire wall/namespace proof proof/battery proof/probe proof/doctor \
-                          egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy egress/inject
+                          egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy egress/inject \
+                          box/container machine machine/lima machine/podman wall/ruleset
 
 # What the operator sees.
 ui/term:
@@ -59,7 +62,7 @@ ui/cli:                   ui/term host/state host/config host/control box wall/n
 arch:
 testkit:
 cmd/fy-box:               wall/namespace box/agent
-cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent proof proof/probe
+cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent box/container proof proof/probe
 `
 
 // walls are rules that no arrow may break, however the text above is changed:

@@ -44,6 +44,8 @@ type Service interface {
 	// Reload reads the configuration again.
 	Reload(context.Context) (Reloaded, error)
 	ResetHome(context.Context) error
+	// Machine shows, stops, removes or enters the project's virtual machine.
+	Machine(context.Context, MachineRequest) (Machine, error)
 	// Stop ends the supervisor. Unless keep is set its boxes end with it, and so do session grants.
 	Stop(ctx context.Context, keep bool) error
 }
@@ -85,7 +87,8 @@ type Status struct {
 	Asks       int        `json:"asks"`
 	Supervisor Supervisor `json:"supervisor"`
 	Limits     []Limit    `json:"limits"`
-	Boxes      int        `json:"boxes"` // running ones, one-shot ones included
+	Boxes      int        `json:"boxes"`             // running ones, one-shot ones included
+	Machine    string     `json:"machine,omitempty"` // what a machine that comes up is waited for
 	Notes      []string   `json:"notes,omitempty"`
 
 	Credentials []Credential `json:"credentials,omitempty"`

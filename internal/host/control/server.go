@@ -113,6 +113,7 @@ func (s *Server) Handler() http.Handler {
 	})
 	handle(mux, s, "POST /v1/verify", func(r *http.Request, q VerifyRequest) (json.RawMessage, error) { return v.Verify(r.Context(), q) })
 	handle(mux, s, "POST /v1/config/reload", func(r *http.Request, _ none) (Reloaded, error) { return v.Reload(r.Context()) })
+	handle(mux, s, "POST /v1/machine", func(r *http.Request, q MachineRequest) (Machine, error) { return v.Machine(r.Context(), q) })
 	handle(mux, s, "POST /v1/homes/reset", func(r *http.Request, _ none) (none, error) { return none{}, v.ResetHome(r.Context()) })
 	handle(mux, s, "POST /v1/stop", func(r *http.Request, q stopRequest) (none, error) { return none{}, v.Stop(r.Context(), q.Keep) })
 	return s.guard(mux)

@@ -33,6 +33,8 @@ type Box struct {
 	Names []string `json:"names,omitempty"`
 	// Ports are the published ports, as the configuration wrote them.
 	Ports []string `json:"ports,omitempty"`
+	// Port is where the box's way out listens on the host, for a box in a VM.
+	Port uint16 `json:"port,omitempty"`
 }
 
 // isBoxID matches [a-z0-9][a-z0-9-]{0,63}.

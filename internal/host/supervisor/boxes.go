@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"foldyard/internal/host/config"
@@ -26,8 +27,9 @@ const (
 // CreateBox makes a box: a one-shot one, or the project's long-lived one, which is returned as it is when it runs.
 func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (control.Box, error) {
 	cfg := s.cfg.Load()
-	if backend := firstNonEmpty(q.Backend, cfg.Machine.Backend, config.Namespace); backend != config.Namespace {
-		return control.Box{}, &control.Error{Code: control.CodeHost, Detail: fmt.Sprintf("the %s backend is not built yet", backend), Hint: `use [machine] backend = "namespace"`}
+	cfg, err := onBackend(cfg, q.Backend)
+	if err != nil {
+		return control.Box{}, err
 	}
 	s.mu.Lock()
 	s.busy++
@@ -85,6 +87,9 @@ func (s *Supervisor) notes() []string {
 
 // make builds and serves a box. Nothing is left behind on an error.
 func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.BoxRequest, name string) (_ *sandbox, err error) {
+	if isVM(cfg) {
+		return s.makeVM(ctx, cfg, q, name)
+	}
 	program, err := s.program()
 	if err != nil {
 		return nil, err
@@ -213,14 +218,22 @@ func (s *Supervisor) StopBox(ctx context.Context, id string) (control.Stopped, e
 		return control.Stopped{ID: id, Gone: true}, nil
 	}
 	out := s.stopBox(ctx, b)
-	if id == "" {
-		s.endSession(ctx)
+	if id != "" {
+		return out, nil
+	}
+	s.endSession(ctx)
+	if b.inVM() && !slices.ContainsFunc(s.running(), (*sandbox).inVM) {
+		return out, s.vmStop(ctx)
 	}
 	return out, nil
 }
 
 func (s *Supervisor) stopBox(ctx context.Context, b *sandbox) control.Stopped {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	limit := stopTimeout
+	if b.inVM() {
+		limit = vmStopTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := b.client.Stop(ctx); err != nil {
 		s.log.Debug("box did not take stop", slog.String("box", b.id), slog.String("error", err.Error()))

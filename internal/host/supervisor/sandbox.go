@@ -17,6 +17,7 @@ import (
 	"foldyard/internal/egress/intake/dns"
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/egress/proxy"
+	"foldyard/internal/host/config"
 	"foldyard/internal/host/state"
 	"foldyard/internal/wall/namespace"
 )
@@ -36,6 +37,8 @@ type sandbox struct {
 	tally   tally
 	probing atomic.Bool // a battery runs in it
 	cancel  context.CancelFunc
+	token   string        // on its way out; "" where that is its own
+	outURL  string        // of its proxy; "" is the usual one
 	ended   chan struct{} // closed once nothing of it runs or is served
 
 	mu      sync.Mutex // guards what follows
@@ -75,6 +78,9 @@ func (s *Supervisor) serve(ctx context.Context, b *sandbox) error {
 		})
 	}
 	way := proxy.BoxWay{ID: b.id, Resolve: b.table.Lookup}
+	if b.token != "" {
+		way.Token = func() string { return b.token }
+	}
 	for _, l := range links.Redirect {
 		run("redirect", func() error { return s.engine.ServeRedirect(ctx, way, l) })
 	}
@@ -199,13 +205,7 @@ func (s *Supervisor) adoptAll(ctx context.Context) {
 		s.log.Error("box records damaged", slog.String("error", err.Error()))
 	}
 	for _, rec := range recs {
-		b := s.newSandbox(rec, namespace.User{})
-		if b.user, err = s.who(s.cfg.Load()); err == nil {
-			err = b.table.Restore(rec.Names)
-		}
-		if err == nil {
-			err = s.serve(ctx, b)
-		}
+		b, err := s.takeBack(ctx, rec)
 		if err != nil {
 			s.log.Info("box is gone", slog.String("box", rec.ID), slog.String("error", err.Error()))
 			s.forget(ctx, rec.ID, rec.Socket)
@@ -219,6 +219,22 @@ func (s *Supervisor) adoptAll(ctx context.Context) {
 		s.log.Info("box taken back", slog.String("box", rec.ID))
 	}
 	s.sweep(recs)
+}
+
+// takeBack serves a box that runs.
+func (s *Supervisor) takeBack(ctx context.Context, rec state.Box) (*sandbox, error) {
+	if rec.Backend == config.Lima || rec.Backend == config.Podman {
+		return s.vmBack(ctx, rec)
+	}
+	u, err := s.who(s.cfg.Load())
+	if err != nil {
+		return nil, err
+	}
+	b := s.newSandbox(rec, u)
+	if err := b.table.Restore(rec.Names); err != nil {
+		return nil, err
+	}
+	return b, s.serve(ctx, b)
 }
 
 // sweep removes sockets of boxes that have no record.

@@ -57,6 +57,9 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 		}
 	}
 	subject := proof.Subject{Backend: out.Backend, BootID: bootID()}
+	if step := s.vm.step.Load(); step != nil {
+		out.Machine = *step
+	}
 	if b != nil {
 		shown := b.shown()
 		out.Box = &shown

@@ -78,6 +78,7 @@ type Supervisor struct {
 
 	mu        sync.Mutex
 	boxes     map[string]*sandbox
+	vm        vm
 	busy      int       // boxes that are being made
 	idle      time.Time // since when there is no box
 	rendering sync.Mutex
@@ -235,6 +236,12 @@ func (s *Supervisor) close() {
 	s.mu.Unlock()
 	for _, b := range boxes {
 		b.release()
+	}
+	s.vmRelease()
+	if !s.keep.Load() {
+		if err := s.vmStop(context.Background()); err != nil {
+			s.log.Warn("machine not stopped", slog.String("error", err.Error()))
+		}
 	}
 	s.engine.Close()
 	s.closeCredentials()

@@ -182,7 +182,7 @@ reached, and fy verify shows from inside the box that there is no other way out.
 	root.AddGroup(&cobra.Group{ID: "box", Title: "Boxes"}, &cobra.Group{ID: "policy", Title: "What a box may reach"},
 		&cobra.Group{ID: "proof", Title: "What it did, and what holds"}, &cobra.Group{ID: "host", Title: "This computer"})
 	for group, verbs := range map[string][]*cobra.Command{
-		"box":    {a.run(), a.up(), a.down(), a.shell(), a.exec(), a.home()},
+		"box":    {a.run(), a.up(), a.down(), a.shell(), a.exec(), a.home(), a.machine()},
 		"policy": {a.allow(), a.deny(), a.revoke(), a.grants(), a.asks(), a.ask(), a.enforce(), a.learn(), a.why(), a.secret()},
 		"proof":  {a.status(), a.verify(), a.log(), a.claims()},
 		"host":   {a.initialise(), a.config(), a.doctor(), a.ca(), a.proxy(), a.supervisor(), a.uninstall(), a.version()},

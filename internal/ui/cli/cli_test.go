@@ -86,7 +86,7 @@ func TestExitCodes(t *testing.T) {
 		{"tui", 2, "not built yet"},
 		{"web --whatever", 2, "not built yet"},
 		{"secret set x", 2, "not built yet"},
-		{"machine status", 2, "not built yet"},
+		{"machine", 2, "wants one of"},
 		{"log --since yesterday", 2, "want a duration"},
 		{"proxy --listen 0.0.0.0:1", 2, "everybody's proxy"},
 		{"proxy --auth", 2, "not built yet"},

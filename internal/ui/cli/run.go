@@ -47,12 +47,14 @@ environment, and reaches no host that was not granted. It is gone when the comma
 }
 
 func (a *app) runOnce(ctx context.Context, q control.BoxRequest, argv []string, quiet, raw bool) error {
-	c, _, err := a.connect(ctx)
+	c, p, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	made := a.making(ctx, p)
 	b, err := c.CreateBox(ctx, q)
+	made()
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ func unbuilt() []*cobra.Command {
 	for _, v := range []struct{ name, short string }{
 		{"tui", "Live view with grants"},
 		{"web", "Live view in a browser"},
-		{"machine", "The project's virtual machine"},
 	} {
 		out = append(out, &cobra.Command{
 			Use: v.name, Short: v.short + " (not built yet)", Hidden: true,

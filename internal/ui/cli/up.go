@@ -19,12 +19,14 @@ func (a *app) up() *cobra.Command {
 			if err := a.offerAdoption(cmd.Context()); err != nil {
 				return err
 			}
-			c, _, err := a.connect(cmd.Context())
+			c, p, err := a.connect(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer c.Close()
+			made := a.making(cmd.Context(), p)
 			b, err := c.CreateBox(cmd.Context(), control.BoxRequest{Term: a.inherited()})
+			made()
 			if err != nil {
 				return err
 			}

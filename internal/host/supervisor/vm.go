@@ -1,0 +1,622 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"foldyard/internal/box"
+	"foldyard/internal/box/container"
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/intake/dns"
+	"foldyard/internal/egress/proxy"
+	"foldyard/internal/host/config"
+	"foldyard/internal/host/control"
+	"foldyard/internal/host/state"
+	"foldyard/internal/machine"
+	"foldyard/internal/machine/lima"
+	"foldyard/internal/machine/podman"
+	"foldyard/internal/wall/namespace"
+	"foldyard/internal/wall/ruleset"
+)
+
+// vmName is who the VM itself is to the engine: pulls and builds, and the names that it asks for.
+const vmName = "vm"
+
+// vmStopTimeout bounds the end of a box in a VM, which an emulated one takes its time for.
+const vmStopTimeout = 90 * time.Second
+
+// inVM reports whether the box is a container in the project's machine.
+func (b *sandbox) inVM() bool { return b.outURL != "" }
+
+// vm is the project's virtual machine and what serves it on the host. The zero vm has none.
+type vm struct {
+	step  atomic.Pointer[string] // what it is waited for
+	token atomic.Pointer[string] // of the engine's way out
+
+	mu      sync.Mutex // guards what follows; held while the machine comes up or goes
+	m       machine.Machine
+	report  machine.Report
+	spec    machine.Spec
+	band    uint16
+	nonce   string // of the engine's token
+	table   *dns.Table
+	keepers map[string]*container.Keeper
+	end     context.CancelFunc // of what serves it; nil: nothing does
+}
+
+// isVM reports whether boxes are made in a machine.
+func isVM(cfg *config.Effective) bool {
+	return cfg.Machine.Backend == config.Lima || cfg.Machine.Backend == config.Podman
+}
+
+// onBackend is cfg with the backend that a command names.
+func onBackend(cfg *config.Effective, name string) (*config.Effective, error) {
+	if name == "" || name == cfg.Machine.Backend {
+		return cfg, nil
+	}
+	if name != config.Namespace && name != config.Lima && name != config.Podman {
+		return nil, bad("--backend %s: want namespace, lima or podman", name)
+	}
+	c := *cfg
+	c.Machine.Backend, c.Machine.Firewall = name, name == config.Lima
+	return &c, nil
+}
+
+// newMachine is the backend's machine, or why this computer has none.
+func (s *Supervisor) newMachine(ctx context.Context, backend string) (machine.Machine, error) {
+	var m machine.Machine
+	var err error
+	name := "fy-" + s.opt.Project.Name
+	switch backend {
+	case config.Lima:
+		m, err = lima.New(ctx, lima.Options{
+			Home: filepath.Join(s.opt.Host.Layout.StateDir, "lima"), Instance: name,
+			Getenv: s.opt.Getenv, GOOS: runtime.GOOS, GOARCH: runtime.GOARCH, UID: os.Geteuid(),
+		})
+	case config.Podman:
+		m, err = podman.New(ctx, podman.Options{Name: name, Getenv: s.opt.Getenv, GOOS: runtime.GOOS, UID: os.Geteuid()})
+	default:
+		return nil, &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the %s backend has no machine", backend), Hint: `set [machine] backend = "lima"`}
+	}
+	return m, vmError(err)
+}
+
+// vmError gives an error of the machine's the form in which the API tells it.
+func vmError(err error) error {
+	var e *machine.Error
+	if errors.As(err, &e) {
+		return &control.Error{Code: control.CodeHost, Detail: err.Error(), Hint: e.Fix}
+	}
+	return err
+}
+
+// host is the machine as a box's container needs it.
+func (v *vm) host() container.Host {
+	return container.Host{
+		Argv: func(argv []string) []string { return v.m.Argv(machine.Command{Argv: argv}) },
+		Run: func(ctx context.Context, in io.Reader, argv ...string) ([]byte, error) {
+			return v.m.Run(ctx, machine.Command{Argv: argv, Stdin: in})
+		},
+	}
+}
+
+// token is what a box shows on its way out. It holds for one box and one boot of its machine.
+func token(nonce, boot string) string {
+	sum := sha256.Sum256([]byte("foldyard box token\x00" + nonce + "\x00" + boot))
+	return hex.EncodeToString(sum[:20])
+}
+
+// wayOut is the URL of a box's proxy, as the box uses it.
+func (v *vm) wayOut(nonce string, port uint16) string {
+	return "http://" + proxy.TokenUser + ":" + token(nonce, v.report.BootID) + "@" + netip.AddrPortFrom(v.m.Gateway(), port).String()
+}
+
+// vmUp brings the machine up, and what it needs on the host. The caller holds s.vm.mu.
+func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
+	v := &s.vm
+	defer v.step.Store(nil)
+	say := func(line string) {
+		v.step.Store(&line)
+		s.log.Info("machine", slog.String("step", line))
+	}
+	if v.m == nil || v.m.Kind() != cfg.Machine.Backend {
+		m, err := s.newMachine(ctx, cfg.Machine.Backend)
+		if err != nil {
+			return err
+		}
+		v.m = m
+	}
+	var err error
+	if v.band, err = s.opt.Host.Layout.Band(ctx, s.opt.Project.Name); err != nil {
+		return err
+	}
+	share, err := s.share()
+	if err != nil {
+		return err
+	}
+	spec := machine.Spec{
+		CPUs: cfg.Machine.CPUs, Memory: int64(cfg.Machine.Memory), Disk: int64(cfg.Machine.Disk),
+		Image: cfg.Machine.Image, Digest: cfg.Machine.Digest, Kernel: cfg.Machine.Kernel, Initrd: cfg.Machine.Initrd,
+		Repo: s.opt.Dir, Share: share, UID: os.Geteuid(),
+		Band: v.band, Services: state.PortServices, DNS: v.band + state.PortDNS, SSH: v.band + state.PortSSH,
+		CA: string(s.authority.PEM()), Firewall: cfg.Machine.Firewall,
+	}
+	if v.end != nil && v.spec != spec { // what served the old one may be on other ports
+		v.end()
+		v.end = nil
+	}
+	v.spec = spec
+	if v.end == nil {
+		if err := s.vmServe(); err != nil {
+			return err
+		}
+	}
+	was := v.report
+	if v.report, err = v.m.Up(ctx, spec, say); err != nil {
+		return vmError(err)
+	}
+	if v.report != was {
+		t := token(v.nonce, v.report.BootID)
+		v.token.Store(&t)
+		say("tells the VM's engine its way out")
+		if err := container.Proxy(ctx, v.host(), v.wayOut(v.nonce, v.band+state.PortEngine)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share is the directory that the machine sees read-only: our own program, of the same kind as this computer's.
+func (s *Supervisor) share() (string, error) {
+	if runtime.GOOS != "linux" {
+		return "", &control.Error{Code: control.CodeHost, Detail: "boxes in a VM are built for Linux hosts only: the VM needs fy for Linux", Hint: "fy doctor"}
+	}
+	dir := filepath.Join(s.opt.Project.Dir, "guest")
+	if err := state.EnsureDir(dir); err != nil {
+		return "", err
+	}
+	src, err := os.Open(s.opt.Program)
+	if err != nil {
+		return "", fmt.Errorf("read our own program: %w", err)
+	}
+	defer src.Close()
+	info, err := src.Stat()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "fy")
+	if old, err := os.Stat(path); err == nil && old.Size() == info.Size() && !old.ModTime().Before(info.ModTime()) {
+		return dir, nil
+	}
+	data, err := io.ReadAll(io.LimitReader(src, 512<<20))
+	if err != nil {
+		return "", fmt.Errorf("read our own program: %w", err)
+	}
+	return dir, state.WriteAtomic(path, data, 0o755)
+}
+
+// vmServe opens what the machine reaches on this computer: names, and its engine's way out.
+func (s *Supervisor) vmServe() (err error) {
+	v := &s.vm
+	ctx, cancel := context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	engine, err := s.bandListener(v.band + state.PortEngine)
+	if err != nil {
+		return err
+	}
+	stream, err := s.bandListener(v.band + state.PortDNS)
+	if err != nil {
+		_ = engine.Close()
+		return err
+	}
+	packet, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(loopback(v.band+state.PortDNS)))
+	if err != nil {
+		_, _ = engine.Close(), stream.Close()
+		return fmt.Errorf("listen for names: %w", err)
+	}
+	if v.table == nil {
+		v.table = dns.NewTable(0)
+	}
+	v.nonce = randomHex(16)
+	v.keepers = map[string]*container.Keeper{}
+	v.report = machine.Report{}
+	run := func(what string, f func() error) {
+		s.serving.Go(func() {
+			if err := f(); err != nil && ctx.Err() == nil {
+				s.log.Error("machine is not served", slog.String("what", what), slog.String("error", err.Error()))
+			}
+		})
+	}
+	names := &dns.Server{
+		Table: v.table, Box: vmName, Record: s.record, OnAssign: func() {},
+		Granted: func(h dest.Host) bool { return s.effective.Snapshot().Granted(h, vmName, s.now()) },
+	}
+	run("names", func() error { return names.ServeUDP(ctx, packet) })
+	run("names", func() error { return names.ServeTCP(ctx, stream) })
+	run("engine", func() error {
+		// The token changes with each boot: it is asked for when a connection comes.
+		return s.engine.ServeProxy(ctx, proxy.BoxWay{ID: vmName, Resolve: v.table.Lookup, Token: v.engineToken}, engine)
+	})
+	v.end = cancel
+	return nil
+}
+
+func (v *vm) engineToken() string {
+	if t := v.token.Load(); t != nil {
+		return *t
+	}
+	return ""
+}
+
+func loopback(port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+}
+
+// bandListener listens on one of the project's own ports. Someone else's listener there is named.
+func (s *Supervisor) bandListener(port uint16) (*net.TCPListener, error) {
+	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(loopback(port)))
+	if err == nil {
+		return l, nil
+	}
+	detail := fmt.Sprintf("port %d of this project's band is taken", port)
+	if who := listener(port); who != "" {
+		detail += " by " + who
+	}
+	return nil, &control.Error{Code: control.CodeHost, Detail: detail, Hint: "end that process; the band is in " + s.opt.Host.Layout.PortsFile()}
+}
+
+// makeVM makes a box of the machine's, and starts the machine first. Nothing but the machine is left behind on an error.
+func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q control.BoxRequest, name string) (_ *sandbox, err error) {
+	v := &s.vm
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := s.vmUp(ctx, cfg); err != nil {
+		return nil, err
+	}
+	image, err := s.vmImage(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.who(cfg)
+	if err != nil {
+		return nil, err
+	}
+	id, nonce := randomHex(4), randomHex(16)
+	rec := state.Box{
+		ID: id, Name: name, Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot,
+		Backend: cfg.Machine.Backend, Home: q.Home || !q.Oneshot, RO: q.RO,
+	}
+	l, err := s.vmPort(&rec)
+	if err != nil {
+		return nil, err
+	}
+	spec := container.Spec{
+		ID: id, Image: image, Repo: s.opt.Dir, ReadOnly: q.RO, Guarded: s.guarded(cfg), User: u.Name, Home: u.Home, KeepHome: rec.Home,
+		Root: cfg.Box.Root, Nested: cfg.Box.Nested, Engine: cfg.Box.Engine, UID: os.Geteuid(),
+	}
+	if spec.Files, err = s.vmFiles(id, u, cfg); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	rec.Digest = spec.Digest(v.report.Digest, v.report.Walled)
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+			s.forget(context.WithoutCancel(ctx), id, rec.Socket)
+		}
+	}()
+	if len(q.Allow) > 0 {
+		if err := s.grantBox(ctx, id, q); err != nil {
+			return nil, err
+		}
+	}
+	if err := state.WriteBox(s.opt.Project, rec); err != nil {
+		return nil, err
+	}
+	line := "starts the box's container"
+	v.step.Store(&line)
+	defer v.step.Store(nil)
+	if err := container.Start(ctx, v.host(), spec); err != nil {
+		return nil, vmError(err)
+	}
+	b, err := s.vmKeep(ctx, rec, u, l)
+	if err != nil {
+		_ = container.Stop(context.WithoutCancel(ctx), v.host(), id) // the first error is the one that counts
+		return nil, err
+	}
+	s.log.Info("box started", slog.String("box", id), slog.String("backend", rec.Backend))
+	return b, nil
+}
+
+// vmKeep serves a container that runs as the box rec.
+func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User, l *net.TCPListener) (*sandbox, error) {
+	v := &s.vm
+	k := &container.Keeper{Host: v.host(), ID: rec.ID, Nonce: rec.Nonce, Digest: rec.Digest, Proxy: l}
+	if err := k.Serve(ctx, rec.Socket); err != nil {
+		return nil, err
+	}
+	v.keepers[rec.ID] = k
+	b := s.newSandbox(rec, u)
+	b.token, b.outURL, b.table = token(rec.Nonce, v.report.BootID), v.wayOut(rec.Nonce, rec.Port), v.table
+	b.before = marks(s.opt.Dir)
+	if err := s.serve(ctx, b); err != nil {
+		k.Gone()
+		return nil, err
+	}
+	return b, nil
+}
+
+// vmPort gives the box a port of the band, and listens there.
+func (s *Supervisor) vmPort(rec *state.Box) (*net.TCPListener, error) {
+	if !rec.Oneshot && rec.Name != twinName {
+		rec.Port = s.vm.band + state.PortProxy
+		return s.bandListener(rec.Port)
+	}
+	for p := s.vm.band + state.PortOneshots; p < s.vm.band+state.PortServices; p++ {
+		if l, err := s.bandListener(p); err == nil {
+			rec.Port = p
+			return l, nil
+		}
+	}
+	return nil, &control.Error{Code: control.CodeHost, Detail: "every port for one-shot boxes is taken", Hint: "end some of them"}
+}
+
+// vmFiles are the box's files below /etc/foldyard.
+func (s *Supervisor) vmFiles(id string, u namespace.User, cfg *config.Effective) (map[string][]byte, error) {
+	files, err := box.EtcFiles(box.Identity{
+		Box: id, Project: s.opt.Project.Name, Backend: cfg.Machine.Backend, Hostname: "box", Resolver: s.vm.m.Gateway(),
+		User: box.User{Name: u.Name, UID: u.UID, GID: u.GID, Home: u.Home, Shell: u.Shell},
+	})
+	if err != nil {
+		return nil, err
+	}
+	trust, err := s.trust()
+	for p, b := range trust {
+		files[p] = b
+	}
+	return files, err
+}
+
+// guarded are the protected paths of the repo that exist: a container cannot hold back what is not there.
+func (s *Supervisor) guarded(cfg *config.Effective) []string {
+	open := map[string]bool{}
+	for _, w := range cfg.Box.Writable {
+		open[w] = true
+	}
+	root, err := os.OpenRoot(s.opt.Dir)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	var out []string
+	for _, p := range namespace.Protected() {
+		info, err := root.Lstat(p)
+		if err == nil && !open[p] && (info.IsDir() || info.Mode().IsRegular()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// vmImage brings the box's image into the machine and returns its name.
+func (s *Supervisor) vmImage(ctx context.Context, cfg *config.Effective) (string, error) {
+	line := "brings the box's image into the VM"
+	s.vm.step.Store(&line)
+	switch {
+	case cfg.Box.Rootfs != "":
+		return s.vmRootfs(ctx, cfg.Box.Rootfs)
+	case cfg.Box.Image != "":
+		return cfg.Box.Image, vmError(container.Pull(ctx, s.vm.host(), cfg.Box.Image))
+	}
+	return "", &control.Error{Code: control.CodeBad, Detail: "the box has no image", Hint: `set [box] image = "…", or rootfs = "box.tar"`}
+}
+
+// vmRootfs imports an archive that lies in the repo. It is opened beneath the repo, and read twice: for its digest, and whole.
+func (s *Supervisor) vmRootfs(ctx context.Context, path string) (string, error) {
+	root, err := os.OpenRoot(s.opt.Dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	if filepath.IsAbs(path) {
+		if path, err = filepath.Rel(s.opt.Dir, path); err != nil {
+			return "", err
+		}
+	}
+	f, err := root.Open(path)
+	if err != nil {
+		return "", &control.Error{Code: control.CodeBad, Detail: "[box] rootfs: " + err.Error(), Hint: "name an archive inside the repo"}
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() || info.Size() > 64<<30 {
+		return "", &control.Error{Code: control.CodeBad, Detail: "[box] rootfs is no regular file, or over 64 GiB", Hint: "name an archive inside the repo"}
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", fmt.Errorf("read [box] rootfs: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	name, err := container.Import(ctx, s.vm.host(), f, hex.EncodeToString(sum.Sum(nil)))
+	return name, vmError(err)
+}
+
+// vmBack takes a box back that a supervisor before this one left running.
+func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error) {
+	v := &s.vm
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	cfg := s.cfg.Load()
+	if rec.Backend != cfg.Machine.Backend {
+		return nil, errors.New("the configuration names another backend by now")
+	}
+	if v.m == nil {
+		m, err := s.newMachine(ctx, rec.Backend)
+		if err != nil {
+			return nil, err
+		}
+		v.m = m
+	}
+	if st, err := v.m.State(ctx); err != nil || st.State != machine.Running {
+		return nil, fmt.Errorf("the machine is %s: %w", st.State, errors.Join(err, machine.ErrNotRunning))
+	}
+	if err := s.vmUp(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if runs, err := container.Runs(ctx, v.host(), rec.ID); err != nil || !runs {
+		return nil, errors.Join(errors.New("its container does not run"), err)
+	}
+	l, err := s.bandListener(rec.Port)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.who(cfg)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return s.vmKeep(ctx, rec, u, l)
+}
+
+// vmRelease gives the keepers up; their containers go on.
+func (s *Supervisor) vmRelease() {
+	s.vm.mu.Lock()
+	defer s.vm.mu.Unlock()
+	for _, k := range s.vm.keepers {
+		k.Gone()
+	}
+	if s.vm.end != nil {
+		s.vm.end()
+		s.vm.end = nil
+	}
+}
+
+// vmStop ends the machine, if this supervisor has one up.
+func (s *Supervisor) vmStop(ctx context.Context) error {
+	s.vm.mu.Lock()
+	defer s.vm.mu.Unlock()
+	if s.vm.m == nil {
+		return nil
+	}
+	s.vm.report = machine.Report{}
+	s.vm.token.Store(nil)
+	return vmError(s.vm.m.Stop(ctx))
+}
+
+// Machine answers for the project's machine; see control.Service.
+func (s *Supervisor) Machine(ctx context.Context, q control.MachineRequest) (control.Machine, error) {
+	cfg := s.cfg.Load()
+	if !isVM(cfg) {
+		return control.Machine{}, &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the %s backend has no machine", cfg.Machine.Backend), Hint: `set [machine] backend = "lima"`}
+	}
+	if q.Op == control.MachineHostFirewall {
+		return s.hostFirewall(ctx, cfg)
+	}
+	if step := s.vm.step.Load(); step != nil {
+		if q.Op == "" {
+			return control.Machine{Backend: cfg.Machine.Backend, State: "starting", Step: *step}, nil
+		}
+		return control.Machine{}, &control.Error{Code: control.CodeConflict, Detail: "the machine comes up: " + *step, Hint: "wait for it"}
+	}
+	if q.Op != "" && q.Op != control.MachineShell {
+		for _, b := range s.running() {
+			if b.inVM() {
+				s.stopBox(ctx, b)
+			}
+		}
+	}
+	s.vm.mu.Lock()
+	defer s.vm.mu.Unlock()
+	if s.vm.m == nil {
+		m, err := s.newMachine(ctx, cfg.Machine.Backend)
+		if err != nil {
+			return control.Machine{}, err
+		}
+		s.vm.m = m
+	}
+	var err error
+	out := control.Machine{Backend: cfg.Machine.Backend}
+	switch q.Op {
+	case "":
+	case control.MachineStop:
+		s.vm.report = machine.Report{}
+		s.vm.token.Store(nil)
+		err = s.vm.m.Stop(ctx)
+	case control.MachineRemove:
+		s.vm.report = machine.Report{}
+		s.vm.token.Store(nil)
+		err = s.vm.m.Remove(ctx)
+	case control.MachineShell:
+		out.Argv = s.vm.m.Argv(machine.Command{Argv: []string{"bash", "-l"}, TTY: true})
+	default:
+		return control.Machine{}, bad("machine: unknown request %q", q.Op)
+	}
+	if err != nil {
+		return control.Machine{}, vmError(err)
+	}
+	st, err := s.vm.m.State(ctx)
+	if err != nil {
+		return control.Machine{}, vmError(err)
+	}
+	out.State, out.Why, out.Walled = string(st.State), st.Why, s.vm.report.Walled
+	if q.Op == control.MachineShell && st.State != machine.Running {
+		return control.Machine{}, &control.Error{Code: control.CodeNoBox, Detail: "the machine is " + out.State, Hint: "fy up"}
+	}
+	return out, nil
+}
+
+// hostFirewall renders the host's table for the machine. The operator applies it: foldyard never elevates itself.
+func (s *Supervisor) hostFirewall(ctx context.Context, cfg *config.Effective) (control.Machine, error) {
+	if runtime.GOOS != "linux" || cfg.Machine.Backend != config.Lima {
+		return control.Machine{}, &control.Error{Code: control.CodeBad, Detail: "the host firewall is for lima on Linux", Hint: "fy doctor"}
+	}
+	band, err := s.opt.Host.Layout.Band(ctx, s.opt.Project.Name)
+	if err != nil {
+		return control.Machine{}, err
+	}
+	uid := strconv.Itoa(os.Geteuid())
+	name := "fy-" + s.opt.Project.Name
+	h := ruleset.Host{
+		Name: name, UID: os.Geteuid(), Slice: "user.slice/user-" + uid + ".slice/user@" + uid + ".service/" + ruleset.SliceUnit(name),
+		Services: ruleset.Ports{First: band, Last: band + state.PortServices - 1}, DNS: band + state.PortDNS,
+	}
+	r, err := h.Render()
+	if err != nil {
+		return control.Machine{}, bad("%v", err)
+	}
+	dir := s.opt.Project.HostFirewallDir()
+	if err := state.EnsureDir(dir); err != nil {
+		return control.Machine{}, err
+	}
+	out := control.Machine{Backend: cfg.Machine.Backend, Dir: dir, Install: r.Install, Uninstall: r.Uninstall}
+	for _, f := range r.Files {
+		if err := state.WriteAtomic(filepath.Join(dir, f.Name), []byte(f.Text), 0o644); err != nil {
+			return control.Machine{}, err
+		}
+		out.Files = append(out.Files, control.MachineFile{Name: f.Name, Path: f.Path, Text: f.Text})
+	}
+	return out, nil
+}

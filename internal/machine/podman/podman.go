@@ -1,0 +1,215 @@
+// Package podman drives podman machine, for who has it already. Its image
+// cannot be provisioned by us: the box is routed through the proxy and nothing
+// holds it there. It is cooperative, and says so. Start with Driver.Up. It may
+// not claim a wall.
+package podman
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"foldyard/internal/machine"
+)
+
+// Options say where the driver works.
+type Options struct {
+	Name   string
+	Getenv func(string) string
+	GOOS   string
+	UID    int
+}
+
+// Driver is one podman machine.
+type Driver struct {
+	opt    Options
+	podman string
+}
+
+var _ machine.Machine = (*Driver)(nil)
+
+// New looks whether there is a podman that has machines.
+func New(ctx context.Context, opt Options) (*Driver, error) {
+	if opt.UID == 0 {
+		return nil, &machine.Error{Detail: "podman machine does not run as root", Fix: "run fy as an ordinary user"}
+	}
+	for _, dir := range filepath.SplitList(opt.Getenv("PATH")) {
+		p := filepath.Join(dir, "podman")
+		if st, err := os.Stat(p); filepath.IsAbs(dir) && err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 {
+			d := &Driver{opt: opt, podman: p}
+			if _, err := d.call(ctx, 20*time.Second, "machine", "info"); err != nil {
+				return nil, &machine.Error{Detail: "podman machine does not work here", Fix: "podman machine info says why", Err: err}
+			}
+			return d, nil
+		}
+	}
+	return nil, &machine.Error{Detail: "podman is not installed", Fix: "install podman, with podman machine"}
+}
+
+// Kind is the backend's name.
+func (d *Driver) Kind() string { return "podman" }
+
+// Gateway is the host as podman machine's user-mode network shows it.
+func (d *Driver) Gateway() netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 127, 254}) }
+
+func (d *Driver) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, d.podman, args...)
+	cmd.Dir = "/"
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Env = []string{"LC_ALL=C"}
+	for _, name := range []string{"PATH", "HOME", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"} {
+		if v := d.opt.Getenv(name); v != "" {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	return cmd
+}
+
+func (d *Driver) call(ctx context.Context, limit time.Duration, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := d.command(ctx, args...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("podman %s: %w: %.400s", strings.Join(args[:min(2, len(args))], " "), err, strings.TrimSpace(errs.String()))
+	}
+	return out, nil
+}
+
+// State looks, and connects when the machine is said to run.
+func (d *Driver) State(ctx context.Context) (machine.Status, error) {
+	out, err := d.call(ctx, 20*time.Second, "machine", "list", "--format", "json")
+	if err != nil {
+		return machine.Status{}, err
+	}
+	var all []struct {
+		Name    string
+		Running bool
+	}
+	if err := json.Unmarshal(out, &all); err != nil {
+		return machine.Status{}, fmt.Errorf("podman machine list: %w", err)
+	}
+	for _, m := range all {
+		if m.Name != d.opt.Name {
+			continue
+		}
+		if !m.Running {
+			return machine.Status{State: machine.Stopped}, nil
+		}
+		if _, err := d.ssh(ctx, machine.Command{Argv: []string{"true"}}); err != nil {
+			return machine.Status{State: machine.Broken, Why: "it runs and does not answer: " + err.Error()}, nil
+		}
+		return machine.Status{State: machine.Running}, nil
+	}
+	return machine.Status{State: machine.Absent}, nil
+}
+
+// Up makes and starts the machine. Another configuration of one that exists needs fy machine rm first.
+func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (machine.Report, error) {
+	if say == nil {
+		say = func(string) {}
+	}
+	if err := spec.Check(); err != nil {
+		return machine.Report{}, err
+	}
+	if spec.Firewall {
+		return machine.Report{}, &machine.Error{Detail: "podman machine cannot have a VM firewall", Fix: `set [machine] firewall = false, or backend = "lima"`}
+	}
+	st, err := d.State(ctx)
+	if err != nil {
+		return machine.Report{}, err
+	}
+	if st.State == machine.Broken {
+		say("the machine does not answer: it is started anew")
+		if err := d.Stop(ctx); err != nil {
+			return machine.Report{}, err
+		}
+	}
+	if st.State == machine.Absent {
+		say("makes the machine")
+		args := []string{
+			"machine", "init", "--cpus", fmt.Sprint(spec.CPUs), "--memory", fmt.Sprint(spec.Memory >> 20), "--disk-size", fmt.Sprint(spec.Disk >> 30),
+			"--volume", spec.Repo + ":" + spec.Repo,
+		}
+		if spec.Share != "" {
+			args = append(args, "--volume", spec.Share+":"+machine.SharePath+":ro")
+		}
+		if spec.Image != "" {
+			args = append(args, "--image", spec.Image)
+		}
+		if _, err := d.call(ctx, 20*time.Minute, append(args, d.opt.Name)...); err != nil {
+			return machine.Report{}, err
+		}
+	}
+	if st.State != machine.Running {
+		say("starts the machine")
+		if _, err := d.call(ctx, 10*time.Minute, "machine", "start", d.opt.Name); err != nil {
+			return machine.Report{}, err
+		}
+	}
+	out, err := d.Run(ctx, machine.Command{Argv: []string{"cat", "/proc/sys/kernel/random/boot_id"}})
+	return machine.Report{Digest: "cooperative", BootID: strings.TrimSpace(string(out))}, err
+}
+
+// Stop ends the machine.
+func (d *Driver) Stop(ctx context.Context) error {
+	st, err := d.State(ctx)
+	if err != nil || st.State == machine.Absent || st.State == machine.Stopped {
+		return err
+	}
+	_, err = d.call(ctx, 2*time.Minute, "machine", "stop", d.opt.Name)
+	return err
+}
+
+// Remove deletes the machine and its disk.
+func (d *Driver) Remove(ctx context.Context) error {
+	st, err := d.State(ctx)
+	if err != nil || st.State == machine.Absent {
+		return err
+	}
+	_, err = d.call(ctx, 2*time.Minute, "machine", "rm", "--force", d.opt.Name)
+	return err
+}
+
+// Argv is the command line that runs c in the machine.
+func (d *Driver) Argv(c machine.Command) []string {
+	words := make([]string, len(c.Argv))
+	for i, w := range c.Argv {
+		words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	}
+	return []string{d.podman, "machine", "ssh", d.opt.Name, strings.Join(words, " ")}
+}
+
+// Run runs a command in the machine as its user.
+func (d *Driver) Run(ctx context.Context, c machine.Command) ([]byte, error) {
+	st, err := d.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if st.State != machine.Running {
+		return nil, machine.ErrNotRunning
+	}
+	return d.ssh(ctx, c)
+}
+
+func (d *Driver) ssh(ctx context.Context, c machine.Command) ([]byte, error) {
+	cmd := d.command(ctx, d.Argv(c)[1:]...)
+	var errs bytes.Buffer
+	cmd.Stdin, cmd.Stderr = c.Stdin, &errs
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return out, &machine.ExitError{Code: exit.ExitCode(), Stderr: strings.TrimSpace(errs.String())}
+	}
+	return out, err
+}
