@@ -223,7 +223,9 @@ func TestMalformedRequestsAreRefusedAndRecorded(t *testing.T) {
 			if s := seen.Load(); s != "" {
 				t.Errorf("the origin saw %v", s)
 			}
-			w.saw("of the refusal", func(r *capture.Record) bool { return r.Verdict == capture.VerdictDeny && r.Status == c.status })
+			w.saw("of the refusal", func(r *capture.Record) bool {
+				return r.Status == c.status && r.Reason != "" && (r.Verdict == capture.VerdictDeny || name == "bad chunk") // which had begun
+			})
 		})
 	}
 	t.Run("control", func(t *testing.T) {

@@ -672,20 +672,23 @@ func TestManyConnections(t *testing.T) {
 	w.settled()
 }
 
-// settled waits until no connection of the box is left.
+// settled waits until no connection of the box is left, and nothing is held.
 func (w *world) settled() {
 	w.t.Helper()
 	until := time.Now().Add(10 * time.Second)
-	for len(w.e.live.all()) > 0 {
-		if time.Now().After(until) {
-			w.t.Fatalf("%d connections are left", len(w.e.live.all()))
+	for {
+		held := ""
+		for _, l := range w.e.Limits() {
+			if l.Name != "pooled" && l.Current != 0 {
+				held += fmt.Sprintf(" %s=%d", l.Name, l.Current)
+			}
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	for _, l := range w.e.Limits() {
-		if l.Name != "pooled" && l.Current != 0 {
-			w.t.Errorf("limit %s is at %d", l.Name, l.Current)
+		if n := len(w.e.live.all()); n == 0 && held == "" {
+			return
+		} else if time.Now().After(until) {
+			w.t.Fatalf("%d connections are left,%s", n, held)
 		}
+		time.Sleep(time.Millisecond)
 	}
 }
 

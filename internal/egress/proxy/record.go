@@ -80,10 +80,10 @@ func (n *note) refused(why policy.Reason, detail string) {
 }
 
 // denied notes a refusal in the shape the client gets. That an upstream
-// failed leaves policy's verdict as it was.
+// failed, or a body went wrong on its way, leaves policy's verdict as it was.
 func (n *note) denied(d *denial) {
 	n.Reason, n.Error = string(d.reason), d.detail
-	if !d.upstream() {
+	if !d.upstream() && !d.sent {
 		n.Verdict = capture.VerdictDeny
 	}
 	if n.Host == "" && !d.target.IsZero() {

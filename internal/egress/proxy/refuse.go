@@ -27,6 +27,7 @@ type denial struct {
 	target  dest.Target // zero: never known
 	close   bool        // the connection is out of step or not to be trusted
 	connect bool        // answers a CONNECT: the reason goes in the status line
+	sent    bool        // some of it had gone upstream by then
 }
 
 // upstream reports whether it was upstream's failure and not a refusal.

@@ -333,7 +333,7 @@ func (x *exchange) fail(err error) (keep bool) {
 	if x.up != nil && x.up.err != nil {
 		if bad, ok := errors.AsType[*http1.Error](x.up.err); ok { // of the client's chunks
 			d := malformed(bad.Status, policy.ReasonBadRequest, bad.Why)
-			d.target = x.u.key.target
+			d.target, d.sent = x.u.key.target, true
 			return s.answer(x.n, d)
 		}
 		if _, write := errors.AsType[*http1.WriteError](x.up.err); !write && !errors.Is(x.up.err, os.ErrDeadlineExceeded) {

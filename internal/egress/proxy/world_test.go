@@ -50,7 +50,8 @@ type world struct {
 	arrived chan struct{}
 	toward  map[uint16]netip.AddrPort // original destinations, by listener port
 	names   map[netip.Addr]dest.Host
-	proxy   string // address of the proxy port
+	ctx     context.Context // the test's
+	proxy   string          // address of the proxy port
 	roots   *x509.CertPool
 }
 
@@ -60,7 +61,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	w := &world{
 		t: t, at: map[dest.Target]string{}, dials: map[dest.Target]int{}, classes: map[dest.Target]dest.Class{},
-		toward: map[uint16]netip.AddrPort{}, names: map[netip.Addr]dest.Host{}, arrived: make(chan struct{}, 1),
+		ctx: t.Context(), toward: map[uint16]netip.AddrPort{}, names: map[netip.Addr]dest.Host{}, arrived: make(chan struct{}, 1),
 		file: policy.File{Version: 1, Generation: 1, Enforce: true},
 	}
 	ours, err := ca.LoadOrCreate(t.TempDir(), time.Now())
@@ -83,7 +84,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Cleanup(w.e.Close)
 	l := listen(t)
 	w.proxy = l.Addr().String()
-	go func() { _ = w.e.ServeProxy(t.Context(), w.box(), l) }()
+	go func() { _ = w.e.ServeProxy(w.ctx, w.box(), l) }()
 	return w
 }
 
@@ -213,7 +214,7 @@ func (w *world) raw(hostport string, handle func(net.Conn)) {
 			}
 			wg.Go(func() {
 				defer c.Close()
-				stop := context.AfterFunc(w.t.Context(), func() { _ = c.Close() })
+				stop := context.AfterFunc(w.ctx, func() { _ = c.Close() })
 				defer stop()
 				handle(c)
 			})
@@ -411,7 +412,7 @@ func (w *world) toAddr(to netip.AddrPort) string {
 	w.mu.Lock()
 	w.toward[uint16(l.Addr().(*net.TCPAddr).Port)] = to
 	w.mu.Unlock()
-	go func() { _ = w.e.ServeRedirect(w.t.Context(), w.box(), l) }()
+	go func() { _ = w.e.ServeRedirect(w.ctx, w.box(), l) }()
 	return l.Addr().String()
 }
 
