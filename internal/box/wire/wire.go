@@ -18,8 +18,8 @@ import (
 // MaxMessage bounds one message, in bytes of JSON: an argument list and an environment fit, a flood does not.
 const MaxMessage = 4 << 20
 
-// MaxFiles bounds the descriptors of one message.
-const MaxFiles = 16
+// MaxFiles bounds the descriptors of one message: all listeners of a box fit, with and without nf_tables.
+const MaxFiles = 32
 
 // Message is what the parties say to each other. Op says which of the other fields mean something.
 type Message struct {

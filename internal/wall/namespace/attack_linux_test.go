@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -269,6 +270,77 @@ func TestNamesAndGrantedAddressesEndInOurListener(t *testing.T) {
 	}
 	if out, _ = in(t, c, spec, "./helper "+dialVerb+" tcp 192.0.2.80:80"); !strings.Contains(out, "refused") {
 		t.Errorf("revoked: %s", out)
+	}
+}
+
+// Where the kernel has no nf_tables, listeners on a list of ports take what is sent to any address; the rest is refused as quickly.
+func TestPortsDoWithoutRules(t *testing.T) {
+	c, spec := testBox(t, func(s *Spec) { withHelper(t, s); s.Ports = true })
+	if f, err := c.Facts(t.Context()); err != nil || f.Rules != "ports" || len(f.Devices) != 1 {
+		t.Fatalf("facts %+v %v, want rules by ports and loopback alone", f, err)
+	}
+	links, err := c.Adopt(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer links.Close()
+	for _, l := range links.Redirect {
+		go func() {
+			for {
+				conn, err := l.AcceptTCP()
+				if err != nil {
+					return
+				}
+				fmt.Fprint(conn, "for ", conn.LocalAddr())
+				conn.Close()
+			}
+		}()
+	}
+	for _, p := range links.DNSPacket {
+		go func() {
+			b := make([]byte, 512)
+			for {
+				n, from, err := p.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				p.WriteTo(append([]byte("answer to "), b[:n]...), from)
+			}
+		}()
+	}
+	if err := links.SetGranted([]netip.Prefix{netip.MustParsePrefix("192.0.2.80/32")}); err != nil {
+		t.Errorf("granted addresses: %v", err)
+	}
+	out, _ := in(t, c, spec, "./helper "+dialVerb+" tcp 198.18.5.5:443 tcp [fd5b:7d1e:9c04::9]:80 udp 198.18.0.1:53 tcp 192.0.2.80:22 tcp 198.18.5.5:4444 udp 192.0.2.53:443")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	for i, want := range []string{"for 198.18.5.5:443", "for [fd5b:7d1e:9c04::9]:80", "answer to", "for 192.0.2.80:22", "refused fast", "refused fast"} {
+		if i >= len(lines) || !strings.Contains(lines[i], want) {
+			t.Fatalf("line %d of\n%s\nwant %q", i, out, want)
+		}
+	}
+}
+
+// A one-shot box whose launcher died before its command was launched ends by itself; one that has its command goes on.
+func TestOneshotThatNobodyLaunchesEnds(t *testing.T) {
+	c, spec := testBox(t, func(s *Spec) { s.LaunchWithin = 300 * time.Millisecond })
+	f, err := c.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, code := in(t, c, spec, "true"); code != 0 { // a command of somebody else is no launch
+		t.Fatalf("control: %d %s", code, out)
+	}
+	waitGone(t, "agent", f.Pid)
+	waitGone(t, "keeper", f.Keeper)
+
+	c, spec = testBox(t, func(s *Spec) { s.LaunchWithin = 300 * time.Millisecond })
+	s, err := c.Exec(t.Context(), wire.Exec{Argv: []string{"/bin/sh", "-c", "sleep 0.6; exit 7"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: spec.Repo, Launch: true, TTY: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Terminal.Close()
+	if code, err := s.Wait(); err != nil || code != 7 {
+		t.Errorf("launched: %d %v, want it to run to its end", code, err)
 	}
 }
 

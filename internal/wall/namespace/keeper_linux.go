@@ -52,6 +52,7 @@ type keeper struct {
 	netInode uint64
 
 	mu       sync.Mutex // guards what follows
+	waiting  *time.Timer // for the command of a one-shot box; nil if it need not come
 	sessions map[int]*wire.Conn
 	next     int
 	adopted  *wire.Conn
@@ -79,6 +80,9 @@ func Keep() int {
 	k.end = cancel
 	l, err := net.FileListener(os.NewFile(keeperListen, "listen"))
 	if err != nil {
+	if k.spec.LaunchWithin > 0 {
+		k.waiting = time.AfterFunc(k.spec.LaunchWithin, k.finish)
+	}
 		starter.Send(&wire.Message{Op: "failed", Error: err.Error()})
 		return 125
 	}
@@ -160,6 +164,10 @@ func (k *keeper) network() (err error) {
 	}
 	if k.rules, err = loadRules(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.EINVAL) {
 		return err
+	if k.spec.Ports {
+		k.names, k.links, err = links(false)
+		return err
+	}
 	} else if err != nil {
 		k.rules = nil
 	}
@@ -381,11 +389,11 @@ func (k *keeper) adopt(c *wire.Conn) {
 		if err != nil {
 			return
 		}
-		if m.Op == "granted" && k.rules != nil {
+		if m.Op == "granted" {
 			var ps []netip.Prefix
 			reply := &wire.Message{Op: "ok"}
 			err := json.Unmarshal(m.Data, &ps)
-			if err == nil {
+			if err == nil && k.rules != nil { // without rules every address ends in the listeners
 				err = k.rules.setGranted(ps)
 			}
 			if err != nil {

@@ -11,6 +11,7 @@ package namespace
 import (
 	"errors"
 	"net/netip"
+	"time"
 )
 
 // ErrUnsupported is what every entry point returns where the kernel is not Linux.
@@ -30,10 +31,14 @@ type Spec struct {
 	Caches []Bind `json:"caches"` // writable
 	Mounts []Bind `json:"mounts"`
 
-	User   User              `json:"user"`
-	Root   bool              `json:"root"`   // uid 0 of the box's own user namespace
-	Nested bool              `json:"nested"` // may make namespaces of its own
-	Files  map[string][]byte `json:"-"`      // path in the box → contents; read-only. They travel in memory of their own, see order
+	User   User `json:"user"`
+	Root   bool `json:"root"`   // uid 0 of the box's own user namespace
+	Nested bool `json:"nested"` // may make namespaces of its own
+	// LaunchWithin ends a box in which no command is launched for so long: whoever made it may have died. 0 waits for ever.
+	LaunchWithin time.Duration `json:"launch_within"`
+	// Ports listens on a fixed list of ports, as where the kernel has no nf_tables.
+	Ports bool              `json:"ports"`
+	Files map[string][]byte `json:"-"` // path in the box → contents; read-only. They travel in memory of their own, see order
 	// Sockets lists sockets and FIFOs that lie in the repo: they are covered, so that nobody outside is talked to through them.
 	Sockets []string `json:"sockets"`
 }

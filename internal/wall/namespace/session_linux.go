@@ -24,6 +24,9 @@ func (k *keeper) exec(c *wire.Conn, e *wire.Exec, files []*os.File) {
 		return
 	}
 	if e.Launch {
+		if k.waiting != nil {
+			k.waiting.Stop()
+		}
 		defer k.finish()
 	}
 	var master *os.File

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,8 +15,8 @@ import (
 const ip6tSoOriginalDst = 80 // linux/netfilter_ipv6/ip6_tables.h
 
 // OriginalDst returns where c was going before the kernel redirected it here
-// (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST). A connection that was made to the
-// listener itself returns the listener's address.
+// (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST). A connection that was not redirected
+// returns its local address: that is where it was going.
 func OriginalDst(c *net.TCPConn) (netip.AddrPort, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -39,6 +40,9 @@ func OriginalDst(c *net.TCPConn) (netip.AddrPort, error) {
 		}
 	}); err != nil {
 		return netip.AddrPort{}, fmt.Errorf("original destination: %w", err)
+	}
+	if local != nil && (errors.Is(errno, unix.ENOENT) || errors.Is(errno, unix.ENOPROTOOPT) || errors.Is(errno, unix.EOPNOTSUPP)) {
+		dst, errno = local.AddrPort(), nil // nothing redirects here: a kernel without nf_tables
 	}
 	if errno != nil {
 		return netip.AddrPort{}, fmt.Errorf("original destination: %w", errno)
