@@ -15,8 +15,10 @@ import (
 	"foldyard/internal/wall/namespace"
 )
 
-// stopTimeout bounds the end of one box.
-const stopTimeout = 10 * time.Second
+const (
+	stopTimeout = 10 * time.Second // for the end of one box
+	launchTime  = 30 * time.Second // for the command of a one-shot box: who made it may have died
+)
 
 // Names of boxes: one that the operator asked for, and the twin of one, made for a battery with root's powers.
 const (
@@ -98,6 +100,9 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 	sp, err := s.spec(cfg, q, id, nonce)
 	if err != nil {
 		return nil, err
+	}
+	if q.Oneshot && name != twinName {
+		sp.LaunchWithin = launchTime
 	}
 	rec := state.Box{ID: id, Name: name, Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot, Backend: config.Namespace, Home: sp.Home != "", RO: q.RO}
 	for _, p := range cfg.Box.Ports {

@@ -10,6 +10,7 @@ import (
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/proof"
+	"foldyard/internal/wall/namespace"
 )
 
 // factsTimeout bounds the look at a running box.
@@ -64,22 +65,39 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 		shown := b.shown()
 		out.Box = &shown
 		subject.Box = b.id
-		subject.Digest = s.digest(ctx, b)
+		f := s.facts(ctx, b)
+		subject.Digest = f.Digest
+		out.Notes = append(out.Notes, factNotes(f)...)
 	}
 	s.fillRings(&out, subject)
 	return out, nil
 }
 
+// factNotes are what the operator should know of how a box was built.
+func factNotes(f namespace.Facts) []string {
+	var out []string
+	if f.Rules == "ports" {
+		out = append(out, "this kernel has no nf_tables: only connections to common ports are taken, the rest is refused without a record")
+	}
+	for _, name := range f.Linked {
+		out = append(out, name+" is a link, so the box may write what it leads to: programs on this computer execute that")
+	}
+	return out
+}
+
 // digest is of the box's construction as the host sees it now, "" when it cannot.
-func (s *Supervisor) digest(ctx context.Context, b *sandbox) string {
+func (s *Supervisor) digest(ctx context.Context, b *sandbox) string { return s.facts(ctx, b).Digest }
+
+// facts are what the host sees of a box now, none when it cannot.
+func (s *Supervisor) facts(ctx context.Context, b *sandbox) namespace.Facts {
 	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
 	defer cancel()
 	f, err := b.client.Facts(ctx)
 	if err != nil {
 		s.log.Warn("box cannot be looked at", slog.String("box", b.id), slog.String("error", err.Error()))
-		return ""
+		return namespace.Facts{}
 	}
-	return f.Digest
+	return *f
 }
 
 func (s *Supervisor) fillRings(out *control.Status, subject proof.Subject) {

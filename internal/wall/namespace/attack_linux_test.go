@@ -2,11 +2,13 @@ package namespace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,6 +127,16 @@ func TestWhatHostToolsExecuteIsReadOnly(t *testing.T) {
 
 	c, spec = testBox(t, func(s *Spec) { make(s); s.Writable = []string{".envrc"} })
 	wantOpen(t, attempt(t, c, spec, "envrc"), "envrc")
+
+	c, _ = testBox(t, func(s *Spec) {
+		make(s)
+		if err := errors.Join(os.Mkdir(filepath.Join(s.Repo, "elsewhere"), 0o755), os.Symlink("elsewhere", filepath.Join(s.Repo, ".husky"))); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if f, err := c.Facts(t.Context()); err != nil || !slices.Equal(f.Linked, []string{".husky"}) {
+		t.Errorf("links %v %v, want the one told that leads elsewhere", f, err)
+	}
 
 	c, spec = testBox(t, func(s *Spec) { make(s); s.RepoReadOnly = true })
 	wantShut(t, attempt(t, c, spec, "git-object", "chmod-plain"), "git-object", "chmod-plain")

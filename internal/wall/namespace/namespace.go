@@ -91,6 +91,7 @@ type Facts struct {
 	Rules     string   `json:"rules"`   // nftables | ports: how sockets reach us
 	Strangers []int    `json:"strangers,omitempty"`
 	Covered   []string `json:"covered,omitempty"` // sockets and FIFOs in the repo that were over-mounted
+	Linked    []string `json:"linked,omitempty"`  // entries of Protected that a link kept from being made read-only
 }
 
 // Finding is one thing that this computer can or cannot do for the backend.
