@@ -29,9 +29,6 @@ func Main() int {
 	signal.Notify(children, unix.SIGCHLD)
 	// Caught and dropped: what is ignored would be ignored by every command too.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN, unix.SIGTSTP, unix.SIGUSR1, unix.SIGUSR2)
-	if err := conn.Send(&wire.Message{Op: "hello"}); err != nil {
-		return 125
-	}
 	go func() {
 		for range children {
 			a.reap()

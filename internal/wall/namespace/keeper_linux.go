@@ -33,9 +33,6 @@ const (
 	ProbeVerb  = "__probe"
 )
 
-// oneThread is the environment of keeper and agent: little runs in them, and threads that wait for work cost more than the work.
-func oneThread() []string { return []string{"GOMAXPROCS=1"} }
-
 // keeper is the host's process of one box. It stays in the host's pid namespace, where nothing in the box can name it.
 type keeper struct {
 	spec    Spec
@@ -52,10 +49,10 @@ type keeper struct {
 	netInode uint64
 
 	mu       sync.Mutex // guards what follows
-	waiting  *time.Timer // for the command of a one-shot box; nil if it need not come
 	sessions map[int]*wire.Conn
 	next     int
 	adopted  *wire.Conn
+	waiting  *time.Timer // for the command of a one-shot box; nil if it need not come
 
 	end     context.CancelFunc
 	endOnce sync.Once
@@ -80,11 +77,11 @@ func Keep() int {
 	k.end = cancel
 	l, err := net.FileListener(os.NewFile(keeperListen, "listen"))
 	if err != nil {
-	if k.spec.LaunchWithin > 0 {
-		k.waiting = time.AfterFunc(k.spec.LaunchWithin, k.finish)
-	}
 		starter.Send(&wire.Message{Op: "failed", Error: err.Error()})
 		return 125
+	}
+	if k.spec.LaunchWithin > 0 {
+		k.waiting = time.AfterFunc(k.spec.LaunchWithin, k.finish)
 	}
 	go k.serve(l)
 	go k.hearAgent()
@@ -98,6 +95,11 @@ func Keep() int {
 	var ws unix.WaitStatus
 	unix.Wait4(k.agentPid, &ws, 0, nil)
 	k.lastRefusals()
+	k.mu.Lock()
+	if k.adopted != nil {
+		k.adopted.Close() // before this process has given its memory back, which takes longer than all the rest of its end
+	}
+	k.mu.Unlock()
 	return 0
 }
 
@@ -162,12 +164,12 @@ func (k *keeper) network() (err error) {
 	if err := network(); err != nil {
 		return err
 	}
-	if k.rules, err = loadRules(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.EINVAL) {
-		return err
 	if k.spec.Ports {
 		k.names, k.links, err = links(false)
 		return err
 	}
+	if k.rules, err = loadRules(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.EINVAL) {
+		return err
 	} else if err != nil {
 		k.rules = nil
 	}
@@ -230,7 +232,8 @@ func (k *keeper) firstProcess() error {
 	l.add("usual umask", unix.SYS_UMASK, 0o022)
 	l.ownDescriptors([]uintptr{fds[0], fds[0], fds[0], fds[1]}, k.program, report)
 	l.confine(p, filter(k.spec.Nested))
-	l.exec(k.program, []string{"fy", AgentVerb}, oneThread())
+	// Little runs in the agent, and threads that wait for work cost more than the work.
+	l.exec(k.program, []string{"fy", AgentVerb}, []string{"GOMAXPROCS=1"})
 
 	if k.agentPid, err = startFromThread(l, unix.CLONE_NEWPID, report); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
@@ -255,11 +258,6 @@ func (k *keeper) firstProcess() error {
 	}
 	if k.agent, err = wire.FromFile(ours); err != nil {
 		return err
-	}
-	m, files, err := k.agent.Recv()
-	closeAll(files)
-	if err != nil || m.Op != "hello" {
-		return fmt.Errorf("hear the agent: %w", err)
 	}
 	if k.userNS, err = os.Open("/proc/1/ns/user"); err == nil {
 		k.mountNS, err = os.Open("/proc/1/ns/mnt")

@@ -61,6 +61,7 @@ var fallbackPorts = []int{22, 80, 443, 3000, 5432, 6379, 8000, 8080, 8443, 9418}
 func links(redirect bool) (names []string, files []*os.File, err error) {
 	ctx := context.Background()
 	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // one path is all there is
 	keep := func(name string, c interface{ File() (*os.File, error) }, closer func() error) error {
 		f, err := c.File()
 		if err != nil {

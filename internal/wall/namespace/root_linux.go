@@ -495,12 +495,22 @@ func (g *guard) over(rel string, attr uint64) {
 
 // finishRoot leaves the host's root, masks the /proc that the box's first process has mounted meanwhile, and closes the root for writing.
 func finishRoot() error {
+	left := make(chan error, 1)
+	go func() { left <- leaveHost() }() // meanwhile: the kernel waits for every processor before it lets a mount go
+	return errors.Join(closeRoot(), <-left)
+}
+
+func leaveHost() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("leave the host's root: %w", err)
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("enter the root: %w", err)
 	}
+	return nil
+}
+
+func closeRoot() error {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open /proc: %w", err)

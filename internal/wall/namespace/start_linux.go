@@ -236,7 +236,7 @@ func startKeeper(p *Program, u User, starter, l *os.File) (int, error) {
 	s.add("usual umask", unix.SYS_UMASK, 0o022)
 	s.add("leave the directory", unix.SYS_CHDIR, s.text("/"))
 	s.ownDescriptors([]uintptr{fds[0], fds[0], fds[0], fds[1], fds[2], fds[3]}, fds[3], report)
-	s.exec(fds[3], []string{"fy", KeeperVerb}, oneThread())
+	s.exec(fds[3], []string{"fy", KeeperVerb}, nil)
 
 	pid, err := s.start(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP, report)
 	if err != nil {
