@@ -85,7 +85,7 @@ type Config struct {
 type Injector struct {
 	cfg     Config
 	set     atomic.Pointer[ruleset]
-	issuers []issuer
+	issuers map[string][]issuer
 
 	mu      sync.Mutex // one Load at a time; guards the fields that follow
 	creds   map[string]*credential
@@ -106,7 +106,7 @@ func New(cfg Config) *Injector {
 	if cfg.Off == nil {
 		cfg.Off = func(string, string) {}
 	}
-	in := &Injector{cfg: cfg, issuers: issuers(), creds: map[string]*credential{}}
+	in := &Injector{cfg: cfg, issuers: byWord(issuers()), creds: map[string]*credential{}}
 	in.ctx, in.stop = context.WithCancel(context.Background())
 	in.set.Store(&ruleset{})
 	return in

@@ -144,23 +144,46 @@ func issuers() []issuer {
 	}
 }
 
-// issuesFor returns the words whose endpoints concern a rule of this kind or
-// preset at this host.
-func issuesFor(r *rule, host string) []string {
-	words := []string{"", r.Preset, host}
-	under := func(suffixes ...string) bool {
-		return slices.ContainsFunc(suffixes, func(s string) bool { return host == s || strings.HasSuffix(host, "."+s) })
+// byWord sorts the issuers by what they are on.
+func byWord(list []issuer) map[string][]issuer {
+	out := map[string][]issuer{}
+	for _, e := range list {
+		out[e.on] = append(out[e.on], e)
 	}
-	if r.Kind == "github-app" || r.Kind == "gh-cli" || r.Preset == "git-https" || under("github.com", "ghe.com") || strings.HasPrefix(host, "github.") {
-		words = append(words, "github")
+	return out
+}
+
+// issuesFor returns the words, of which there are n, whose endpoints concern a
+// rule of this kind or preset at this host.
+func issuesFor(r *rule, host string) (words [8]string, n int) {
+	add := func(w string) {
+		if !slices.Contains(words[:n], w) {
+			words[n] = w
+			n++
+		}
 	}
-	if r.Kind == "aws-sigv4" || under("amazonaws.com", "amazonaws.com.cn", "api.aws", "aws.dev") {
-		words = append(words, "aws")
+	add("")
+	add(r.Preset)
+	add(host)
+	if r.Kind == "github-app" || r.Kind == "gh-cli" || r.Preset == "git-https" || under(host, "github.com", "ghe.com") || strings.HasPrefix(host, "github.") {
+		add("github")
 	}
-	if r.Kind == "gcp-metadata" || under("googleapis.com") {
-		words = append(words, "google")
+	if r.Kind == "aws-sigv4" || under(host, "amazonaws.com", "amazonaws.com.cn", "api.aws", "aws.dev") {
+		add("aws")
 	}
-	return words
+	if r.Kind == "gcp-metadata" || under(host, "googleapis.com") {
+		add("google")
+	}
+	return words, n
+}
+
+func under(host string, suffixes ...string) bool {
+	for _, s := range suffixes {
+		if rest, ok := strings.CutSuffix(host, s); ok && (rest == "" || rest[len(rest)-1] == '.') {
+			return true
+		}
+	}
+	return false
 }
 
 // issuing refuses a request with the credential of r that would be answered
@@ -171,19 +194,38 @@ func (g *Grip) issuing(r *rule) *Refusal {
 	}
 	q := &g.req
 	host := q.Target.Host.String()
-	p := plainPath(q.Path)
-	if host+p == strings.ToLower(r.Endpoint) {
+	p := "" // worked out once there is something to hold against it
+	plain := func() string {
+		if p == "" {
+			p = plainPath(q.Path)
+		}
+		return p
+	}
+	if r.Endpoint != "" && host+plain() == strings.ToLower(r.Endpoint) {
 		return g.issues(r)
 	}
-	if g.issuers(r, host, func(e issuer) bool {
+	if g.issuers(r, host, func(e *issuer) bool {
 		if e.action != "" {
-			return actionOf(q, p, e.action)
+			return actionOf(q, plain(), e.action)
 		}
-		return (e.methods == "" || slices.Contains(strings.Split(e.methods, ","), q.Method)) && globbed(e.path, p)
+		return e.hasMethod(q.Method) && globbed(e.path, plain())
 	}) {
 		return g.issues(r)
 	}
 	return nil
+}
+
+func (e *issuer) hasMethod(m string) bool {
+	if e.methods == "" {
+		return true
+	}
+	for rest, more := e.methods, true; more; {
+		var one string
+		if one, rest, more = strings.Cut(rest, ","); one == m {
+			return true
+		}
+	}
+	return false
 }
 
 // issuingForm is issuing for the actions that a form names in its body.
@@ -200,15 +242,23 @@ func (g *Grip) issuingForm(r *rule, body []byte) *Refusal {
 		}
 		return false
 	}
-	if g.issuers(r, g.req.Target.Host.String(), func(e issuer) bool { return e.action != "" && named(e.action) }) {
+	if g.issuers(r, g.req.Target.Host.String(), func(e *issuer) bool { return e.action != "" && named(e.action) }) {
 		return g.issues(r)
 	}
 	return nil
 }
 
-func (g *Grip) issuers(r *rule, host string, match func(issuer) bool) bool {
-	words := issuesFor(r, host)
-	return slices.ContainsFunc(g.in.issuers, func(e issuer) bool { return slices.Contains(words, e.on) && match(e) })
+func (g *Grip) issuers(r *rule, host string, match func(*issuer) bool) bool {
+	words, n := issuesFor(r, host)
+	for _, w := range words[:n] {
+		list := g.in.issuers[w]
+		for i := range list {
+			if match(&list[i]) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (g *Grip) issues(r *rule) *Refusal {

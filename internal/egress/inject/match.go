@@ -115,14 +115,24 @@ func (m *matcher) each(b []byte, found func(start, end, owner int) bool) {
 
 // in reports whether s holds an occurrence, and of which value.
 func (m *matcher) in(s string) (owner int, ok bool) {
-	if m == nil || len(s) < m.min {
+	if m == nil {
 		return 0, false
 	}
-	m.each([]byte(s), func(_, _, o int) bool {
-		owner, ok = o, true
-		return false
-	})
-	return owner, ok
+	for i := m.min - 1; i < len(s); { // as in each, without a copy
+		h := hash3(s[i-2], s[i-1], s[i])
+		if far := m.shift[h]; far > 0 {
+			i += int(far)
+			continue
+		}
+		for _, n := range m.buckets[h] {
+			p := &m.patterns[n]
+			if rest := s[i-(m.min-1):]; len(rest) >= len(p.text) && rest[:len(p.text)] == string(p.text) {
+				return p.owner, true
+			}
+		}
+		i++
+	}
+	return 0, false
 }
 
 // pending returns where in b an occurrence may begin whose end is yet to come;
@@ -149,7 +159,7 @@ const mask = '*'
 // redact returns s with every occurrence masked at equal length, and whether
 // there was one; owners of what was found go to hit.
 func (m *matcher) redact(s string, hit func(owner int)) string {
-	if m == nil || len(s) < m.min {
+	if _, ok := m.in(s); !ok {
 		return s
 	}
 	var out []byte

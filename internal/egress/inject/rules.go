@@ -31,6 +31,7 @@ type dummy struct {
 type rule struct {
 	Rule
 	cred    *credential
+	view    *view // of this rule alone
 	methods []string
 }
 
@@ -70,6 +71,9 @@ func (s *ruleset) watch() {
 		texts = append(texts, []byte(d.text))
 	}
 	s.trip = newMatcher(texts, minDummy)
+	for _, r := range s.rules {
+		r.view = s.newView([]*rule{r})
+	}
 }
 
 // of returns the rules that cover t, in the order of the configuration. The
@@ -152,6 +156,9 @@ func foldField(c byte) byte {
 // viewOf returns the values to look for in what comes back from a target of
 // these rules.
 func (s *ruleset) viewOf(rules []*rule) *view {
+	if len(rules) == 1 {
+		return rules[0].view
+	}
 	var key strings.Builder
 	for _, r := range rules {
 		key.WriteString(r.Name)
@@ -161,19 +168,24 @@ func (s *ruleset) viewOf(rules []*rule) *view {
 	defer s.mu.Unlock()
 	v := s.views[key.String()]
 	if v == nil { // as many as there are sets of rules that share a host
-		v = &view{}
-		for _, r := range rules {
-			v.creds = append(v.creds, r.cred)
-		}
-		var texts [][]byte
-		for _, d := range s.dummies {
-			if !d.belongs(rules) {
-				v.dummies, texts = append(v.dummies, d), append(texts, []byte(d.text))
-			}
-		}
-		v.foreign = newMatcher(texts, minDummy)
+		v = s.newView(rules)
 		s.views[key.String()] = v
 	}
+	return v
+}
+
+func (s *ruleset) newView(rules []*rule) *view {
+	v := &view{}
+	var texts [][]byte
+	for _, r := range rules {
+		v.creds = append(v.creds, r.cred)
+	}
+	for _, d := range s.dummies {
+		if !d.belongs(rules) {
+			v.dummies, texts = append(v.dummies, d), append(texts, []byte(d.text))
+		}
+	}
+	v.foreign = newMatcher(texts, minDummy)
 	return v
 }
 
