@@ -55,7 +55,7 @@ func run() int {
 			return supervisor.Run(ctx, supervisor.Options{
 				Host: s.Host, Project: s.Project, Dir: s.Dir, Version: version(), Program: program, Binary: control.Binary(),
 				Getenv: os.Getenv, Now: time.Now, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-				Listen: s.Listen, Listening: s.Listening,
+				Listen: s.Listen, Auth: s.Auth, Listening: s.Listening,
 			})
 		},
 	})

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,15 +72,18 @@ func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
 	if cfg.Proxy.Ask == "hold" {
 		pc.Hold = s.hold
 	}
+	if s.opt.Listen != "" && !s.opt.Auth {
+		pc.Inject = nil // whoever asks on this computer would be given credentials
+	}
 	s.engine = proxy.New(pc)
 	s.loadCredentials()
 	return nil
 }
 
 // proxyOptions are the upstream proxies that config.toml or the host's environment name.
-func (s *Supervisor) proxyOptions(url string) dialer.ProxyOptions {
+func (s *Supervisor) proxyOptions(upstream string) dialer.ProxyOptions {
 	either := func(name string) string { return cmp.Or(s.opt.Getenv(name), s.opt.Getenv(strings.ToLower(name))) }
-	return dialer.ProxyOptions{URL: url, HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), AllProxy: either("ALL_PROXY"), NoProxy: either("NO_PROXY")}
+	return dialer.ProxyOptions{URL: upstream, HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), AllProxy: either("ALL_PROXY"), NoProxy: either("NO_PROXY")}
 }
 
 // hold waits for the operator's answer to a refused request.
@@ -188,13 +192,19 @@ func (s *Supervisor) listenProxy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for the proxy: %w", err)
 	}
+	way := proxy.BoxWay{ID: "proxy", Resolve: func(netip.Addr) (dest.Host, bool) { return dest.Host{}, false }}
+	shown := url.URL{Scheme: "http", Host: l.Addr().String()}
+	if s.opt.Auth {
+		token := randomHex(16)
+		way.Token = func() string { return token }
+		shown.User = url.UserPassword(proxy.TokenUser, token)
+	}
 	s.serving.Go(func() {
-		way := proxy.BoxWay{ID: "proxy", Resolve: func(netip.Addr) (dest.Host, bool) { return dest.Host{}, false }}
 		if err := s.engine.ServeProxy(ctx, way, l); err != nil && ctx.Err() == nil {
 			s.log.Error("proxy ended", slog.String("error", err.Error()))
 			s.quit()
 		}
 	})
-	s.opt.Listening("http://"+l.Addr().String(), filepath.Join(s.opt.Host.Layout.CADir(), "ca.pem"))
+	s.opt.Listening(shown.String(), filepath.Join(s.opt.Host.Layout.CADir(), "ca.pem"))
 	return nil
 }

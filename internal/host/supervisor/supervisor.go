@@ -46,8 +46,10 @@ type Options struct {
 	IdleStop time.Duration // 0: 10 minutes
 
 	// Listen also serves the proxy, to whoever asks, on this loopback address: fy proxy. Then there is no idle stop, and
-	// Listening is told where it is and which certificate to trust.
+	// Listening is told where it is and which certificate to trust. With Auth the URL holds a token that every request must
+	// show; without it no request gets a credential.
 	Listen    string
+	Auth      bool
 	Listening func(url, caFile string)
 }
 

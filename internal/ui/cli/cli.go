@@ -54,6 +54,7 @@ type Serve struct {
 	Project   state.Project
 	Dir       string // the checkout
 	Listen    string // loopback ADDR:PORT
+	Auth      bool   // want a token, which is in the URL
 	Listening func(url, caFile string)
 }
 

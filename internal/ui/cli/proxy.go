@@ -16,11 +16,9 @@ func (a *app) proxy() *cobra.Command {
 	c := &cobra.Command{
 		Use: "proxy", Short: "Only the proxy, in the foreground", Args: cobra.NoArgs,
 		Long: `Only the proxy, in the foreground, for CI and sidecars. It is cooperative: it sees and judges what clients choose to
-send through it, and holds nobody who does not.`,
+send through it, and holds nobody who does not. With --auth the URL that it prints holds a token; without it whoever is on
+this computer may ask, so no request gets a credential.`,
 		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
-			if auth {
-				return &exit{exitUsage, errors.New("fy proxy --auth is not built yet")}
-			}
 			at, err := netip.ParseAddrPort(listen)
 			if err != nil {
 				return usagef("--listen %q: want ADDRESS:PORT", listen)
@@ -36,10 +34,13 @@ send through it, and holds nobody who does not.`,
 				return err
 			}
 			err = a.Serve(cmd.Context(), Serve{
-				Host: p.host, Project: p.checkout.Project, Dir: p.checkout.Dir, Listen: listen,
+				Host: p.host, Project: p.checkout.Project, Dir: p.checkout.Dir, Listen: listen, Auth: auth,
 				Listening: func(url, ca string) {
 					fmt.Fprintln(a.Stdout, url)
-					a.say("cooperative: it holds nobody who does not use it")
+					a.say("cooperative: it holds nobody who does not use it; QUIC, UDP and what ignores the proxy get out")
+					if !auth {
+						a.say("no credential is put on a request: anybody on this computer may ask (--auth)")
+					}
 					a.say("clients must trust %s; fy allow HOST grants", ca)
 				},
 			})
@@ -50,6 +51,6 @@ send through it, and holds nobody who does not.`,
 		}),
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:3128", "`ADDR` to listen on")
-	c.Flags().BoolVar(&auth, "auth", false, "want a token, printed in the URL")
+	c.Flags().BoolVar(&auth, "auth", false, "want a token, which the printed URL holds")
 	return c
 }
