@@ -36,7 +36,9 @@ func (s style) bold(t string) string   { return s.paint("1", t) }
 func table(w io.Writer, indent string, rows [][]string, paint func(row, col int, cell string) string) {
 	var width []int
 	for _, r := range rows {
-		for i, c := range r {
+		for i := range r {
+			r[i] = oneLine(r[i])
+			c := r[i]
 			if i >= len(width) {
 				width = append(width, 0)
 			}
@@ -79,6 +81,9 @@ func escape(s string) string {
 	}
 	return b.String()
 }
+
+// oneLine keeps what may come from a box within its line: a file name may hold a newline, and what follows it would look like ours.
+func oneLine(s string) string { return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(s) }
 
 func unsafe(r rune) bool {
 	switch {

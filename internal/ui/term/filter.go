@@ -244,12 +244,14 @@ func allowCSI(seq []byte) bool {
 	}
 	switch private + between + string(final) {
 	case "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "P", "S", "T", "X", "Z", "`", "@",
-		"a", "b", "d", "e", "f", "g", "h", "l", "m", "r", "s", "u", "?J", "?K",
-		"?h", "?l", "?s", "?r", // private modes: set, reset, save, restore
+		"a", "b", "d", "e", "f", "g", "m", "r", "s", "u", "?J", "?K",
+		"?h", "?l", // private modes; to save one and restore it later would go round what is undone at the end
 		"!p", " q", // soft reset, cursor shape
 		">m",             // modified keys
 		">u", "<u", "=u": // enhanced keyboard: push, pop, set
 		return true
+	case "h", "l": // insert mode only: the others lock the keyboard, or change what its keys send
+		return params == "4"
 	case "t": // window: only the title stack; everything else moves windows or reports
 		return strings.HasPrefix(params, "22") || strings.HasPrefix(params, "23")
 	}

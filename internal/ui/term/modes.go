@@ -21,6 +21,7 @@ func undo() [][2]string {
 		{"charset", "\x0f\x1b(B"},
 		{"scroll", "\x1b[r"},
 		{"keys", "\x1b[>4;0m"},
+		{"keyboard", "\x1b[=0u"},
 		{"cursor", "\x1b[0 q"},
 		{"insert", "\x1b[4l"},
 		{"sgr", "\x1b[m"},
@@ -84,6 +85,8 @@ func (m *modes) control(params string, final byte) {
 		m.set("cursor", true)
 	case final == 'h' || final == 'l':
 		m.set("insert", final == 'h')
+	case final == 'u' && strings.HasPrefix(params, "="):
+		m.set("keyboard", true)
 	case final == 'u' && strings.HasPrefix(params, ">"):
 		m.keys = min(m.keys+1, 16)
 	case final == 'u' && strings.HasPrefix(params, "<"):
