@@ -84,7 +84,8 @@ func dial(addr string) error {
 type guide struct {
 	ctx     context.Context //nolint:containedctx // one command, one context
 	fy, dir string
-	own     bool // no registry is asked
+	given   string // fy as the caller wrote it
+	own     bool   // no registry is asked
 	direct  string
 	env     []string
 	n       int
@@ -93,6 +94,7 @@ type guide struct {
 func tour(fy string, own bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop() // whatever happens, what is left behind is taken away below
+	given := fy
 	fy, err := filepath.Abs(fy)
 	if err != nil {
 		return err
@@ -102,7 +104,7 @@ func tour(fy string, own bool) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	g := &guide{ctx: ctx, fy: fy, dir: dir, own: own}
+	g := &guide{ctx: ctx, fy: fy, given: given, dir: dir, own: own}
 	for _, d := range []string{"repo", "state", "home"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			return err
@@ -191,7 +193,7 @@ func (g *guide) walk() error {
 	if _, err = g.run(0, "status"); err != nil {
 		return err
 	}
-	fmt.Printf("\nThat was it. Your own project: cd there, then %s run -- COMMAND\n", g.fy)
+	fmt.Printf("\nThat was it. Your own project: cd there, then %s run -- COMMAND\n", g.given)
 	return nil
 }
 
