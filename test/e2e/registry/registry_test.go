@@ -211,3 +211,19 @@ func TestApt(t *testing.T) {
 	}
 	captured(t, o, granted)
 }
+
+func TestPip(t *testing.T) {
+	const python = "/usr/bin/python3" // a box sees the system's programs
+	if err := exec.CommandContext(t.Context(), python, "-m", "pip", "--version").Run(); err != nil {
+		skips.Skip(t, "the system's Python has no pip")
+	}
+	index := ask(t, python, "-m", "pip", "config", "get", "global.index-url")
+	reach(t, index)
+	o := operator(t, users[0], index.Hostname())
+	o.Flags = []string{"--env", "PIP_INDEX_URL=" + index.String()}
+	out, granted := o.Run(t, python, "-m", "pip", "download", "--no-deps", "--retries", "0", "six")
+	if !strings.Contains(out, "Saved") {
+		t.Errorf("no package: %s", out)
+	}
+	captured(t, o, granted)
+}
