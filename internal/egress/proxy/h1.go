@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -172,6 +173,9 @@ func (s *session) exchange() bool {
 		return s.refuse(n, d)
 	}
 	a.tls = a.scheme == connect.SchemeHTTPS
+	if r.Host == "" { // RFC 9112 3.2.2: lest the origin takes the request for another of its hosts
+		r.Host = strings.TrimSuffix(a.target.String(), ":"+strconv.Itoa(int(a.scheme.Default())))
+	}
 	n.to(a.target)
 	n.Scheme, n.Path = a.scheme.String(), a.path
 	if h := s.e.local(&a); h != nil {
