@@ -15,6 +15,7 @@ import (
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/supervisor"
 	"foldyard/internal/proof/probe"
+	"foldyard/internal/proof/vmprobe"
 	"foldyard/internal/ui/cli"
 	"foldyard/internal/wall/namespace"
 )
@@ -32,6 +33,8 @@ func run() int {
 			return container.Pause()
 		case container.EnterVerb:
 			return container.Enter(os.Stdin, os.Stdout, os.Stderr)
+		case vmprobe.Verb:
+			return vmprobe.Main(context.Background(), os.Stdin, os.Stdout)
 		case namespace.ProbeVerb:
 			return probe.Main(context.Background(), os.Stdin, os.Stdout)
 		case supervisor.Verb:

@@ -44,13 +44,14 @@ docs:
 proof:                    docs
 proof/probe:              proof
 proof/doctor:             proof
-proof/battery:            proof proof/probe
+proof/vmprobe:
+proof/battery:            proof proof/probe proof/vmprobe
 
 # The operator's side.
 host/state:               egress/policy
 host/config:              host/state box egress/policy egress/inject
 host/control:             host/state box/wire wall/namespace
-host/supervisor:          host/state host/config host/control box box/wire wall/namespace proof proof/battery proof/probe proof/doctor \
+host/supervisor:          host/state host/config host/control box box/wire wall/namespace proof proof/battery proof/probe proof/vmprobe proof/doctor \
                           egress/dest egress/policy egress/ca egress/dialer egress/capture egress/intake/dns egress/proxy egress/inject \
                           box/container machine machine/lima machine/podman wall/ruleset
 
@@ -62,7 +63,7 @@ ui/cli:                   ui/term host/state host/config host/control box wall/n
 arch:
 testkit:
 cmd/fy-box:               wall/namespace box/agent
-cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent box/container proof proof/probe
+cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent box/container proof proof/probe proof/vmprobe
 `
 
 // walls are rules that no arrow may break, however the text above is changed:

@@ -37,10 +37,11 @@ type Policy struct {
 
 // Subject is the box that a status speaks of.
 type Subject struct {
-	Backend string // "namespace", "lima", "podman"
-	Box     string // id; "" when none runs
-	BootID  string // of the host
-	Digest  string // of the box's construction as it is now
+	Backend    string // "namespace", "lima", "podman"
+	Box        string // id; "" when none runs
+	BootID     string // of the host
+	Digest     string // of the box's construction as it is now
+	NoFirewall bool   // [machine] firewall = false
 	// Unavailable says why this computer cannot have the backend's wall.
 	Unavailable string
 }
@@ -120,8 +121,11 @@ func wallStatus(wall Ring, s Subject, evidence []Report) RingStatus {
 	case backendOf(wall) != s.Backend:
 		st.Why = "not a ring of the " + s.Backend + " backend"
 		return st
-	case wall != Namespace:
+	case wall == Gateway || wall == HostFirewall:
 		st.State, st.Why = Unavailable, "not built yet"
+		return st
+	case wall == VMFirewall && s.NoFirewall:
+		st.Why = "switched off: [machine] firewall"
 		return st
 	case s.Unavailable != "":
 		st.State, st.Why = Unavailable, s.Unavailable
@@ -154,7 +158,7 @@ func wallStatus(wall Ring, s Subject, evidence []Report) RingStatus {
 		st.Boundary = boundary(wall, e.As)
 		st.Why = "shown by probes run as the box's " + string(e.As)
 	}
-	if st.State == Proven && root == nil {
+	if st.State == Proven && root == nil && wall == Namespace {
 		st.Why += "; as root too with fy verify --as-root"
 	}
 	return st
@@ -185,7 +189,7 @@ func boundary(wall Ring, as As) string {
 		}
 		return "the box's user"
 	case VMFirewall:
-		return "the VM's user"
+		return "the VM's user and containers, not VM root"
 	case Gateway, HostFirewall:
 		return "root in the VM"
 	case Capture, Allowlist:

@@ -57,7 +57,7 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 			b = all[len(all)-1]
 		}
 	}
-	subject := proof.Subject{Backend: out.Backend, BootID: bootID()}
+	subject := proof.Subject{Backend: out.Backend, BootID: bootID(), NoFirewall: isVM(cfg) && !cfg.Machine.Firewall}
 	if step := s.vm.step.Load(); step != nil {
 		out.Machine = *step
 	}

@@ -27,6 +27,9 @@ func (s *Supervisor) Verify(ctx context.Context, q control.VerifyRequest) (json.
 	if err != nil {
 		return nil, err
 	}
+	if b.inVM() {
+		return s.verifyVM(ctx, b, q)
+	}
 	o, err := s.batteryOptions(ctx, b)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,304 @@
+// Package vmprobe tries to get out of a virtual machine, from wherever it is
+// started in there: in the box's container, beside it as the VM's user, in
+// containers of other kinds. Start with Main. It reads a plan, tries, and says
+// what happened; it judges nothing, and its word is the guest's.
+package vmprobe
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// Verb is how our own program is told to probe.
+const Verb = "__vmprobe"
+
+// Kinds of tries.
+const (
+	TCP     = "tcp"     // connect to Target, send Nonce, and hold the connection
+	UDP     = "udp"     // send Nonce to Target
+	ICMP    = "icmp"    // an echo request to Target
+	Raw     = "raw"     // open a raw socket
+	Packet  = "packet"  // open a packet socket
+	DNS     = "dns"     // ask Target for Name; Detail is the answer
+	Proxied = "proxied" // GET http://Name/probe/Nonce/ID by the proxy at Target, an URL; Detail is the status and body
+	Run     = "run"     // run Argv; reached is exit status 0
+	Write   = "write"   // open the file Target for writing
+)
+
+// Outcomes.
+const (
+	Reached = "reached"
+	Refused = "refused" // an error, at once
+	Silent  = "silent"  // no answer in time
+	Failed  = "failed"  // could not be tried
+)
+
+// Try is one attempt.
+type Try struct {
+	ID     string   `json:"id"`
+	Kind   string   `json:"kind"`
+	Target string   `json:"target,omitempty"`
+	Name   string   `json:"name,omitempty"`
+	Nonce  string   `json:"nonce,omitempty"`
+	Argv   []string `json:"argv,omitempty"`
+}
+
+// Outcome is what came of one.
+type Outcome struct {
+	ID      string `json:"id"`
+	Outcome string `json:"outcome"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// Bounds of one run.
+const (
+	maxPlan  = 1 << 20
+	parallel = 8
+	patience = 8 * time.Second        // an emulated guest is slow
+	hold     = 700 * time.Millisecond // how long a connection that was made is kept, to be seen
+)
+
+// Main reads a plan, a JSON list of tries, from in, and writes the outcomes to out.
+func Main(ctx context.Context, in io.Reader, out io.Writer) int {
+	var plan []Try
+	if err := json.NewDecoder(io.LimitReader(in, maxPlan)).Decode(&plan); err != nil {
+		return 2
+	}
+	done := make([]Outcome, len(plan))
+	slots := make(chan struct{}, parallel)
+	var wg sync.WaitGroup
+	for i, t := range plan {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, patience)
+			defer cancel()
+			outcome, detail := t.run(ctx)
+			done[i] = Outcome{t.ID, outcome, cut(detail)}
+		})
+	}
+	wg.Wait()
+	if json.NewEncoder(out).Encode(done) != nil {
+		return 1
+	}
+	return 0
+}
+
+func cut(s string) string { return s[:min(len(s), 300)] }
+
+func (t Try) run(ctx context.Context) (outcome, detail string) {
+	switch t.Kind {
+	case TCP:
+		return t.tcp(ctx)
+	case UDP:
+		return t.udp(ctx)
+	case ICMP:
+		return t.icmp(ctx)
+	case Raw:
+		return opened(syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_ICMP))
+	case Packet:
+		return opened(syscall.Socket(17 /* AF_PACKET, which is Linux's */, syscall.SOCK_RAW, 0))
+	case DNS:
+		return t.dns(ctx)
+	case Proxied:
+		return t.proxied(ctx)
+	case Run:
+		return t.command(ctx)
+	case Write:
+		f, err := os.OpenFile(t.Target, os.O_WRONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			return failure(ctx, err)
+		}
+		return Reached, "opened for writing" + closing(f)
+	}
+	return Failed, "unknown kind"
+}
+
+func closing(c io.Closer) string {
+	if err := c.Close(); err != nil {
+		return ", and " + err.Error()
+	}
+	return ""
+}
+
+func opened(fd int, err error) (outcome, detail string) {
+	if err != nil {
+		return Refused, err.Error()
+	}
+	_ = syscall.Close(fd) // it was there: that is the outcome
+	return Reached, "opened"
+}
+
+// failure tells an error from silence.
+func failure(ctx context.Context, err error) (outcome, detail string) {
+	var timeout interface{ Timeout() bool }
+	if ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
+		return Silent, err.Error()
+	}
+	return Refused, err.Error()
+}
+
+func (t Try) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, address)
+	if err == nil {
+		deadline, _ := ctx.Deadline()
+		_ = c.SetDeadline(deadline) // an error shows in what follows
+	}
+	return c, err
+}
+
+func (t Try) tcp(ctx context.Context) (outcome, detail string) {
+	c, err := t.dial(ctx, "tcp", t.Target)
+	if err != nil {
+		return failure(ctx, err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, t.Nonce) // connected is reached, whatever follows
+	select {
+	case <-time.After(hold):
+	case <-ctx.Done():
+	}
+	return Reached, "connected from " + c.LocalAddr().String()
+}
+
+func (t Try) udp(ctx context.Context) (outcome, detail string) {
+	c, err := t.dial(ctx, "udp", t.Target)
+	if err != nil {
+		return failure(ctx, err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, t.Nonce); err != nil {
+		return failure(ctx, err)
+	}
+	var b [512]byte
+	n, err := c.Read(b[:])
+	if err != nil {
+		return failure(ctx, err)
+	}
+	return Reached, fmt.Sprintf("%d bytes came back", n)
+}
+
+func (t Try) icmp(ctx context.Context) (outcome, detail string) {
+	a, err := netip.ParseAddr(t.Target)
+	if err != nil || !a.Is4() {
+		return Failed, "want an IPv4 address"
+	}
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, syscall.IPPROTO_ICMP)
+	if err != nil {
+		return Refused, err.Error()
+	}
+	defer syscall.Close(fd)
+	wait := syscall.NsecToTimeval((patience / 2).Nanoseconds())
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
+		return Failed, err.Error()
+	}
+	echo := []byte{8, 0, 0xf7, 0xfe, 0, 0, 0, 1} // the kernel fills in identifier and checksum
+	if err := syscall.Sendto(fd, echo, 0, &syscall.SockaddrInet4{Addr: a.As4()}); err != nil {
+		return Refused, err.Error()
+	}
+	var b [64]byte
+	n, _, err := syscall.Recvfrom(fd, b[:], 0)
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		return Silent, "no answer"
+	case err != nil:
+		return Refused, err.Error()
+	case n > 0 && b[0] == 0:
+		return Reached, "answered"
+	}
+	return Silent, "no answer"
+}
+
+func (t Try) dns(ctx context.Context) (outcome, detail string) {
+	name, err := dnsmessage.NewName(t.Name + ".")
+	if err != nil {
+		return Failed, err.Error()
+	}
+	var id [2]byte
+	_, _ = rand.Read(id[:]) // never fails
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: uint16(id[0])<<8 | uint16(id[1]), RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}},
+	}
+	q, err := m.Pack()
+	if err != nil {
+		return Failed, err.Error()
+	}
+	c, err := t.dial(ctx, "udp", t.Target)
+	if err != nil {
+		return failure(ctx, err)
+	}
+	defer c.Close()
+	if _, err := c.Write(q); err != nil {
+		return failure(ctx, err)
+	}
+	var b [1500]byte
+	n, err := c.Read(b[:])
+	if err != nil {
+		return failure(ctx, err)
+	}
+	var a dnsmessage.Message
+	if err := a.Unpack(b[:n]); err != nil || a.ID != m.ID {
+		return Reached, "an answer that is none"
+	}
+	var got []string
+	for _, r := range a.Answers {
+		if v, ok := r.Body.(*dnsmessage.AResource); ok {
+			got = append(got, netip.AddrFrom4(v.A).String())
+		}
+	}
+	return Reached, strings.Join(got, " ")
+}
+
+func (t Try) proxied(ctx context.Context) (outcome, detail string) {
+	u, err := url.Parse(t.Target)
+	if err != nil {
+		return Failed, "no proxy"
+	}
+	c, err := t.dial(ctx, "tcp", u.Host)
+	if err != nil {
+		return failure(ctx, err)
+	}
+	defer c.Close()
+	show := ""
+	if u.User != nil {
+		show = "Proxy-Authorization: Basic " + basic(u.User) + "\r\n"
+	}
+	if _, err := fmt.Fprintf(c, "GET http://%s/probe/%s/%s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n\r\n", t.Name, t.Nonce, t.ID, t.Name, show); err != nil {
+		return failure(ctx, err)
+	}
+	b, err := io.ReadAll(io.LimitReader(c, 4096))
+	if len(b) == 0 {
+		return failure(ctx, errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	head, body, _ := strings.Cut(string(b), "\r\n\r\n")
+	status, _, _ := strings.Cut(head, "\r\n")
+	return Reached, status + " " + strings.TrimSpace(body)
+}
+
+func (t Try) command(ctx context.Context) (outcome, detail string) {
+	if len(t.Argv) == 0 {
+		return Failed, "no command"
+	}
+	out, err := exec.CommandContext(ctx, t.Argv[0], t.Argv[1:]...).CombinedOutput()
+	if err != nil {
+		return Refused, err.Error() + ": " + string(out)
+	}
+	return Reached, string(out)
+}
