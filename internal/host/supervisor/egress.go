@@ -55,7 +55,7 @@ func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
 		return err
 	}
 	s.dialer = dialer.New(dc)
-	if s.capture, err = capture.Open(s.opt.Project.LogDir(), capture.Options{MaxSize: int64(cfg.Log.MaxSize), Keep: cfg.Log.Keep, Now: s.now}); err != nil {
+	if s.capture, err = capture.Open(s.opt.Project.LogDir(), capture.Options{MaxSize: int64(cfg.Log.MaxSize), Keep: cfg.Log.Keep, Compress: true, Now: s.now}); err != nil {
 		return err
 	}
 	s.openCredentials()
