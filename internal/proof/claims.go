@@ -121,7 +121,7 @@ func (c Claim) shownOn(platform string, evidence []Shown, now time.Time) (Shown,
 	var newest Shown
 	found := false
 	for _, s := range evidence {
-		if s.Ring != Namespace || s.As != c.As || s.Platform != platform || found && !s.At.After(newest.At) {
+		if s.Ring != c.shownBy() || s.As != c.As || s.Platform != platform || found && !s.At.After(newest.At) {
 			continue
 		}
 		newest, found = s, true
@@ -135,6 +135,14 @@ func (c Claim) shownOn(platform string, evidence []Shown, now time.Time) (Shown,
 		}
 	}
 	return newest, true
+}
+
+// shownBy is the ring whose battery bears the claim out. The allowlist's is tried with the namespace wall's.
+func (c Claim) shownBy() Ring {
+	if c.Ring == VMFirewall {
+		return VMFirewall
+	}
+	return Namespace
 }
 
 // By says in words what shows a claim on each of its platforms.

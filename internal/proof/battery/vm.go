@@ -42,7 +42,7 @@ type VMOptions struct {
 	Gateway             netip.Addr   // the host, as the machine sees it
 	Proxy               string       // the box's way out, an URL with its token
 	BareProxy           string       // the same without
-	Closed              []uint16     // ports of the host's loopback that are open, and outside what the machine may reach
+	Closed              []uint16     // the port of the host's loopback where the machine's own ssh is forwarded
 	Free                []uint16     // ports to listen on for the time of the run: likewise, of the project's band
 	Synthetic           []netip.Prefix
 	Repo                string
@@ -113,11 +113,15 @@ func (o VMOptions) tries(nonce string, open []uint16) []vmTry {
 			add(vmTry{Try: vmprobe.Try{ID: "icmp4", Kind: vmprobe.ICMP, Target: a.String()}, title: "an echo request to an address of the world"})
 		}
 	}
-	for _, port := range open {
-		add(vmTry{Try: vmprobe.Try{ID: "gateway-" + fmt.Sprint(port), Kind: vmprobe.TCP, Target: at(o.Gateway, port), Nonce: nonce}, title: "the host's loopback outside what the VM may reach", heard: true})
+	for i, port := range open {
+		id := "gateway-loopback" // any port of the host
+		if i > 0 {
+			id = fmt.Sprintf("gateway-band-%d", i) // of the project's own, and not for the machine
+		}
+		add(vmTry{Try: vmprobe.Try{ID: id, Kind: vmprobe.TCP, Target: at(o.Gateway, port), Nonce: nonce}, title: "the host's loopback outside what the VM may reach", heard: true})
 	}
 	for _, port := range o.Closed {
-		add(vmTry{Try: vmprobe.Try{ID: "gateway-own-" + fmt.Sprint(port), Kind: vmprobe.TCP, Target: at(o.Gateway, port)}, title: "a service of the host's own at the gateway"})
+		add(vmTry{Try: vmprobe.Try{ID: "gateway-ssh", Kind: vmprobe.TCP, Target: at(o.Gateway, port)}, title: "a service of the host's own at the gateway"})
 	}
 	add(vmTry{Try: vmprobe.Try{ID: "metadata", Kind: vmprobe.TCP, Target: "169.254.169.254:80"}, title: "a cloud's metadata service", watched: true})
 	add(vmTry{Try: vmprobe.Try{ID: "neighbour", Kind: vmprobe.TCP, Target: "192.168.5.3:53"}, title: "the network's own resolver, TCP"})
