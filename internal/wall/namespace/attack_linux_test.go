@@ -567,3 +567,20 @@ func TestWhatTheBoxPlantsInTheRepoMakesNoTwinDiffer(t *testing.T) {
 		t.Errorf("control: covered %v, want the FIFO", after.Covered)
 	}
 }
+
+// A43: the host's root is never mapped, whoever asks.
+func TestHostRootIsNeverMapped(t *testing.T) {
+	_, spec := testBox(t, nil) // control: the same, as somebody else
+	for _, u := range []User{{Name: "root", UID: 0, GID: spec.User.GID}, {Name: "dev", UID: spec.User.UID, GID: 0}, {Name: "none", UID: -1, GID: -1}} {
+		bad := spec
+		bad.User = u
+		socket := filepath.Join(t.TempDir(), "s")
+		err := Start(t.Context(), testProgram(t), bad, socket)
+		if err == nil || !strings.Contains(err.Error(), "never mapped") {
+			t.Errorf("uid %d gid %d: %v, want it refused", u.UID, u.GID, err)
+		}
+		if _, err := os.Lstat(socket); err == nil {
+			t.Errorf("uid %d gid %d: a socket is left", u.UID, u.GID)
+		}
+	}
+}
