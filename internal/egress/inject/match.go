@@ -189,7 +189,7 @@ func forms(v []byte) [][]byte {
 			out = append(out, aligned(enc, v, align))
 		}
 	}
-	for _, keep := range []string{"-._~", "-._~!$&'()*+,;=:@/", "-_.!~*'()", "-._*"} {
+	for _, keep := range []string{"", "-._~", "-._~!$&'()*+,;=:@/", "-_.!~*'()", "-._*"} {
 		out = append(out, percent(v, keep, "0123456789ABCDEF"), percent(v, keep, "0123456789abcdef"))
 		if bytes.IndexByte(v, ' ') >= 0 {
 			out = append(out, bytes.ReplaceAll(percent(v, keep+" ", "0123456789ABCDEF"), []byte{' '}, []byte{'+'}))
