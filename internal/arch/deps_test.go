@@ -85,6 +85,7 @@ host/state:       egress/dest
 wall/namespace:   box/agent box/wire
 egress/policy:    egress/dest
 machine/lima:     machine/machinetest
+machine/podman:   machine/machinetest
 `
 
 // libraries says who may import each module that is not ours. One importing

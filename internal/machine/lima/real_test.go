@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"foldyard/internal/machine"
 	"foldyard/internal/machine/machinetest"
 )
 
@@ -53,5 +52,4 @@ func kill(t *testing.T, d *Driver) {
 			}
 		}
 	}
-	_ = machine.Running
 }
