@@ -47,6 +47,7 @@ func Main(args []string, version string, box []byte) int {
 	}
 	// A terminal that closes is none of our business; a signal to end leaves the boxes running, as a crash would.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
+	noCore(log)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	program := "/proc/self/exe"

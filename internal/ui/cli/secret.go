@@ -371,3 +371,72 @@ func text(s *string) string {
 	}
 	return *s
 }
+
+// printCredentials says which credential goes where, and what it can do.
+func (a *app) printCredentials(list []control.Credential) {
+	if len(list) == 0 {
+		return
+	}
+	rows := [][]string{{"CREDENTIAL", "KIND", "GOES TO", "PLACE", "CAN"}}
+	for _, c := range list {
+		hosts := strings.Join(c.Hosts, ", ")
+		if c.Path != "" {
+			hosts += " " + c.Path
+		}
+		can := c.Scope
+		switch {
+		case c.Off != "":
+			can = "off: " + c.Off
+		case c.Read.IsZero():
+			can = "not asked for yet"
+		default:
+			if can == "" {
+				can = "not known"
+			}
+			can += ", read " + ago(a.Now(), c.Read) + " ago"
+			if !c.Expires.IsZero() {
+				can += ", ends in " + short(c.Expires.Sub(a.Now()))
+			}
+		}
+		rows = append(rows, []string{c.Name, c.Kind, escape(hosts), c.Place, escape(can)})
+	}
+	fmt.Fprintln(a.Stdout)
+	table(a.Stdout, "", rows, func(row, _ int, cell string) string {
+		if row == 0 {
+			return a.style.dim(cell)
+		}
+		return cell
+	})
+}
+
+// offerGrants asks, on a terminal only, about hosts that a credential goes to and that are not granted: a rule grants nothing.
+func (a *app) offerGrants(ctx context.Context, c *control.Client) error {
+	if !term.IsTerminal(a.Stdin) || !term.IsTerminal(a.Stderr) {
+		return nil
+	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, cr := range st.Credentials {
+		for _, h := range cr.Hosts {
+			if strings.HasPrefix(h, "*") || strings.Contains(h, "/") {
+				continue
+			}
+			why, err := c.Why(ctx, control.WhyRequest{Target: h})
+			if err != nil || why.Verdict == "allow" || why.Reason == "denied_rule" {
+				continue
+			}
+			yes, err := a.confirm("grant " + escape(h) + ", where the credential " + escape(cr.Name) + " goes, until fy down?")
+			if err != nil {
+				return err
+			}
+			if yes {
+				if _, err := c.Allow(ctx, control.RuleRequest{Rules: []string{h}, Level: "session", Reason: "credential " + cr.Name}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

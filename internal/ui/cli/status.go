@@ -114,6 +114,7 @@ func (a *app) printStatus(st control.Status) {
 		}
 		return cell
 	})
+	a.printCredentials(st.Credentials)
 	for _, l := range st.Limits {
 		if l.Hits > 0 {
 			fmt.Fprintf(a.Stdout, "limit %s was met %s\n", l.Name, plural(int(l.Hits), "time"))

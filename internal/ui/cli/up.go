@@ -33,6 +33,9 @@ func (a *app) up() *cobra.Command {
 			for _, n := range b.Notes {
 				a.say("%s", n)
 			}
+			if err := a.offerGrants(cmd.Context(), c); err != nil {
+				return err
+			}
 			if a.json {
 				b.Nonce, b.Env = "", nil
 				return a.printJSON(b)
