@@ -175,8 +175,9 @@ func (d *Driver) run(ctx context.Context, say func(string), args ...string) erro
 			if line.Level == "fatal" || line.Level == "error" {
 				fault = line.Msg
 			}
-			if line.Level == "info" && len(line.Msg) < 200 {
-				say(line.Msg)
+			msg := strings.TrimPrefix(line.Msg, "[hostagent] ")
+			if line.Level == "info" && len(msg) < 200 && !strings.HasPrefix(msg, "Time sync") {
+				say(msg)
 			}
 		}
 	}()
