@@ -1,5 +1,5 @@
 // Package capture holds the record of one outcome and the log that keeps it: one JSON object a line, in segments that rotate,
-// with readers and a HAR export.
+// with readers, a HAR export and one to an OTLP collector.
 //
 // Open record.go first. The log may lose records, and counts those it lost, but it may not hold up or fail the traffic it is
 // told about. It decides nothing, and no text of a box leaves it unescaped.

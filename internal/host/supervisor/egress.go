@@ -32,7 +32,7 @@ import (
 const maxPEM = 8 << 20
 
 // openEgress makes log, dialer and engine as the operator's configuration says.
-func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
+func (s *Supervisor) openEgress(ctx context.Context, cfg *config.Effective) (err error) {
 	extra, err := readPEMs(cfg.Upstream.CA)
 	if err != nil {
 		return err
@@ -58,6 +58,7 @@ func (s *Supervisor) openEgress(cfg *config.Effective) (err error) {
 	if s.capture, err = capture.Open(s.opt.Project.LogDir(), capture.Options{MaxSize: int64(cfg.Log.MaxSize), Keep: cfg.Log.Keep, Compress: true, Now: s.now}); err != nil {
 		return err
 	}
+	s.openExport(ctx, cfg.Log.OTLP, cfg.Metrics.Listen)
 	s.openCredentials()
 	pc := proxy.Config{
 		Inject:    s.creds.in,

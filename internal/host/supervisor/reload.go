@@ -30,6 +30,9 @@ func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 	if !reflect.DeepEqual(old.Upstream, next.Upstream) {
 		out.Restart = append(out.Restart, "[upstream]")
 	}
+	if old.Metrics != next.Metrics {
+		out.Restart = append(out.Restart, "[metrics]")
+	}
 	if old.Log != next.Log {
 		out.Restart = append(out.Restart, "[log]")
 	}

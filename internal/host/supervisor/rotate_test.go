@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,12 +12,7 @@ import (
 // A segment of the log that is full is set aside and compressed, as the operator's [log] says; nothing of it is lost.
 func TestFullSegmentsAreCompressed(t *testing.T) {
 	opt := options(t, time.Now, "")
-	if err := os.MkdirAll(opt.Host.Layout.ConfigDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(opt.Host.Layout.ConfigDir, "config.toml"), []byte("[log]\nmax_size = \"64KiB\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	operatorConfig(t, opt, "[log]\nmax_size = \"64KiB\"\n")
 	s, err := open(t.Context(), opt)
 	if err != nil {
 		t.Fatal(err)

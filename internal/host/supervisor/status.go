@@ -50,6 +50,7 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 	} else if st.Dropped > 0 {
 		out.Notes = append(out.Notes, fmt.Sprintf("%d log records were dropped", st.Dropped))
 	}
+	out.Notes = append(out.Notes, s.exportNotes()...)
 	out.Credentials, out.Notes = s.credentialList(), append(out.Notes, s.credentialNotes()...)
 	b := s.longLived()
 	if b == nil {

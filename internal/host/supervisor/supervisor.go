@@ -73,10 +73,14 @@ type Supervisor struct {
 	program   func() (*namespace.Program, error) // of keepers and agents
 	whole     func() (*namespace.Program, error) // fy itself, for probes
 
-	asks    asks
-	counts  counts
-	rearm   chan struct{}   // the next expiry may have changed
-	control battery.Control // answers control.foldyard.internal
+	asks       asks
+	counts     counts
+	outcomes   outcomes
+	metrics    net.Listener // nil: not asked for, or unmeasured says why not
+	unmeasured string
+	exporter   *capture.Exporter // likewise
+	rearm      chan struct{}     // the next expiry may have changed
+	control    battery.Control   // answers control.foldyard.internal
 
 	mu        sync.Mutex
 	boxes     map[string]*sandbox
@@ -190,7 +194,7 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	if s.authority, err = ca.LoadOrCreate(opt.Host.Layout.CADir(), s.now()); err != nil {
 		return nil, err
 	}
-	if err := s.openEgress(cfg); err != nil {
+	if err := s.openEgress(ctx, cfg); err != nil {
 		return nil, err
 	}
 	s.trust = sync.OnceValues(s.trustFiles)
@@ -252,6 +256,12 @@ func (s *Supervisor) close() {
 	defer cancel()
 	s.flushCounts(ctx)
 	if err := s.capture.Close(); err != nil {
+	if s.metrics != nil {
+		_ = s.metrics.Close() // closed already, where it was served
+	}
+	if s.exporter != nil {
+		s.exporter.Close()
+	}
 		s.log.Warn("close log", slog.String("error", err.Error()))
 	}
 	// The socket's file is removed by its listener.

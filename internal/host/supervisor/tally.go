@@ -63,9 +63,10 @@ func (s *Supervisor) flushCounts(ctx context.Context) {
 
 // record is where every finished record passes: it is counted, and then logged. It must not block.
 func (s *Supervisor) record(r *capture.Record) {
+	s.outcomes.add(r)
 	b := s.box(r.Box)
 	if b != nil && b.probing.Load() { // fy verify: nothing of it is the box's wish
-		s.capture.Put(r)
+		s.put(r)
 		return
 	}
 	if b != nil && r.Verdict == capture.VerdictDeny {
@@ -86,7 +87,15 @@ func (s *Supervisor) record(r *capture.Record) {
 		}
 	case capture.VerdictHeld:
 	}
+	s.put(r)
+}
+
+// put logs a record, and sends it where the operator wants it.
+func (s *Supervisor) put(r *capture.Record) {
 	s.capture.Put(r)
+	if s.exporter != nil {
+		s.exporter.Put(r)
+	}
 }
 
 // askable tells whether a grant would change the outcome of what r records.
