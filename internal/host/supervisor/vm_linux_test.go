@@ -1,0 +1,98 @@
+package supervisor
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"foldyard/internal/egress/proxy"
+	"foldyard/internal/host/config"
+	"foldyard/internal/host/control"
+	"foldyard/internal/host/state"
+)
+
+// A token holds for one box and one boot of its machine.
+func TestTokenIsOfOneBoxAndOneBoot(t *testing.T) {
+	a := token("nonce-a", "boot-1")
+	if a != token("nonce-a", "boot-1") || len(a) != 40 {
+		t.Errorf("token %q is not stable, or short", a)
+	}
+	for _, other := range []string{token("nonce-b", "boot-1"), token("nonce-a", "boot-2"), token("nonce-aboot-1", ""), token("", "nonce-aboot-1")} {
+		if other == a {
+			t.Error("another box or boot has the same token")
+		}
+	}
+	if strings.Contains(a, "nonce") || proxy.TokenUser == "" {
+		t.Error("the token shows what it is made of")
+	}
+}
+
+func TestForeignListenerOnTheBandIsNamed(t *testing.T) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	s := &Supervisor{}
+	_, err = s.bandListener(port)
+	var e *control.Error
+	if !errors.As(err, &e) || e.Hint == "" || !strings.Contains(e.Detail, "process ") {
+		t.Errorf("got %v, want the process that listens there", err)
+	}
+	_ = l.Close()
+	got, err := s.bandListener(port)
+	if err != nil {
+		t.Fatalf("control: %v", err)
+	}
+	_ = got.Close()
+}
+
+// What the host's own tools execute stays read-only in a VM's box too; a link in its place is not followed, and not mounted.
+func TestGuardedPathsOfTheRepo(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{".git/hooks", ".vscode"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".git/config"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc", filepath.Join(dir, ".idea")); err != nil {
+		t.Fatal(err)
+	}
+	s := &Supervisor{opt: Options{Dir: dir}}
+	cfg := &config.Effective{}
+	if got, want := s.guarded(cfg), []string{".git/config", ".git/hooks", ".vscode"}; !slices.Equal(got, want) {
+		t.Errorf("guarded %q, want %q", got, want)
+	}
+	cfg.Box.Writable = []string{".git/hooks"}
+	if got := s.guarded(cfg); slices.Contains(got, ".git/hooks") {
+		t.Errorf("config.toml opened .git/hooks, and it is guarded: %q", got)
+	}
+}
+
+func TestMachineOfAnotherBackendIsRefused(t *testing.T) {
+	s := &Supervisor{}
+	cfg := &config.Effective{}
+	cfg.Machine.Backend = config.Namespace
+	s.cfg.Store(cfg)
+	if _, err := s.Machine(t.Context(), control.MachineRequest{}); err == nil {
+		t.Error("a namespace has a machine")
+	}
+	if _, err := onBackend(cfg, "docker"); err == nil {
+		t.Error("an unknown backend was taken")
+	}
+	c, err := onBackend(cfg, config.Lima)
+	if err != nil || c.Machine.Backend != config.Lima || !c.Machine.Firewall || cfg.Machine.Backend != config.Namespace {
+		t.Errorf("--backend lima: %+v, %v", c.Machine, err)
+	}
+	if state.PortEngine == state.PortProxy {
+		t.Error("two services share a port")
+	}
+}
