@@ -7,7 +7,7 @@ TOOLS   := .cache/tools
 
 export CGO_ENABLED ?= 0
 
-.PHONY: all build box run test unit vet cross e2e race fuzz bench lint fmt tools clean
+.PHONY: all build box run test unit vet cross e2e race fuzz bench soak lint fmt tools clean
 
 all: build
 
@@ -72,8 +72,13 @@ fuzz:
 	  done; \
 	done
 
-bench:
-	@if [ -x test/bench/run.sh ]; then test/bench/run.sh; else $(GO) test -run '^$$' -bench . -benchmem ./...; fi
+# Beside fixed limits, in one run: writes docs/bench.md.
+bench: build
+	@sh test/bench/run.sh bin/fy $(BENCHFLAGS)
+
+# Half an hour of full load: writes docs/soak.md.
+soak: build
+	@sh test/bench/run.sh soak bin/fy $(BENCHFLAGS)
 
 # What is built of the linters is used; `make tools` builds them all (minutes).
 lint: vet
