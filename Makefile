@@ -22,10 +22,10 @@ build:
 box:
 	$(GO) build -trimpath -ldflags '-s -w' -o cmd/fy/fy-box ./cmd/fy-box
 
-# The main job on real input, as a tour of a minute.
+# The main job on real input, as a tour of a minute. TOUR=-own asks no registry.
 run: build
 	@$(GO) build -trimpath -o bin/tour ./test/tour
-	@bin/tour bin/fy
+	@bin/tour $(TOUR) bin/fy
 
 # Everything that this computer can show. What it cannot is skipped with a
 # reason, which `go test -v` prints.
