@@ -72,11 +72,12 @@ fuzz:
 	  done; \
 	done
 
-# Beside fixed limits, in one run: writes docs/bench.md.
+# Beside fixed limits, in one run: writes docs/bench.md. BENCHFLAGS="-only tunnel"
+# takes one measurement and writes nothing.
 bench: build
 	@sh test/bench/run.sh bin/fy $(BENCHFLAGS)
 
-# Half an hour of full load: writes docs/soak.md.
+# Half an hour of full load: writes its part of docs/bench.md.
 soak: build
 	@sh test/bench/run.sh soak bin/fy $(BENCHFLAGS)
 

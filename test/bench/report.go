@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
@@ -77,25 +79,37 @@ func (r *report) bounds(bs ...bound) {
 
 func (r *report) text() string { return strings.TrimLeft(r.b.String(), "\n") }
 
-// write writes the report with the computer and the versions, so that it can be read later.
+// soakHead begins the part of the page that a soak writes; the rest is the bench's.
+const soakHead = "\n# Soak\n"
+
+// write writes the report with the computer and the versions, so that it can be read later. The page has two parts, and each kind of
+// run leaves the other's as it is.
 func (r *report) write(path string, soak bool) error {
-	title, how := "Bench", "`make bench`"
-	if soak {
-		title, how = "Soak", "`make soak`"
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	head := fmt.Sprintf(`# %s
-
-Written by %s; do not edit. Figures are ratios inside a round of one run, there and back through every way, as median (least..most)
-over %d rounds. Client, proxy and origin share the processors, so the figures to trust are those of processor time; those by the
-clock are told with what they are worth. L1 is a bare spliced CONNECT tunnel, L2 a bare http.Server with ReverseProxy, a pooled
-Transport and TLS on both sides: programs of test/bench. fy runs with a policy of a hundred grants and with its log on.
-
-%s
-`, title, how, r.rounds, machine(r.fy))
+	bench, soaked, found := strings.Cut(string(old), soakHead)
+	missed := ""
 	if len(r.missed) > 0 {
-		head += fmt.Sprintf("\nMissed: %s.\n", strings.Join(r.missed, "; "))
+		missed = "\nMissed: " + strings.Join(r.missed, "; ") + ".\n"
 	}
-	return os.WriteFile(path, []byte(head+r.b.String()), 0o644) //nolint:gosec // a page of the documentation
+	body := "\n" + machine(r.fy) + "\n" + missed + r.b.String()
+	if soak {
+		soaked, found = "\nWritten by `make soak`.\n"+body, true
+	} else {
+		bench = fmt.Sprintf(`# Bench
+
+Written by `+"`make bench`"+`; do not edit. Figures are ratios inside a round of one run, there and back through every way, as median
+(least..most) over %d rounds. Client, proxy and origin share the processors, so the figures to trust are those of processor time;
+those by the clock are told for what they are worth. L1 is a bare spliced CONNECT tunnel, L2 a bare http.Server with ReverseProxy,
+a pooled Transport and TLS on both sides: programs of test/bench. fy runs with a policy of a hundred grants and with its log on.
+`, r.rounds) + body
+	}
+	if found {
+		bench = strings.TrimRight(bench, "\n") + "\n" + soakHead + soaked
+	}
+	return os.WriteFile(path, []byte(bench), 0o644) //nolint:gosec // a page of the documentation
 }
 
 // machine says where and with what it was measured.

@@ -1,14 +1,15 @@
 #!/bin/sh
 # usage: run.sh [soak] FY [flags]
-# Measures FY and writes docs/bench.md, or docs/soak.md. By root: in a network
+# Measures FY and writes its part of docs/bench.md. By root: in a network
 # namespace of its own, by an ordinary user, as fy is meant to be used.
 #   BENCH_USER   who runs it when root starts it, default: fyaccept, if there is one
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
-mode= page=bench
-if [ "${1:-}" = soak ]; then mode=soak page=soak; shift; fi
+page=$root/docs/bench.md
+mode=
+if [ "${1:-}" = soak ]; then mode=soak; shift; fi
 fy=$1
 shift
 
@@ -17,7 +18,7 @@ trap 'rm -rf "$dir"' EXIT
 chmod 755 "$dir"
 (cd "$root" && CGO_ENABLED=0 go build -trimpath -o "$dir/bench" ./test/bench)
 install -m 755 "$fy" "$dir/fy"
-: >"$dir/page"
+cat "$page" >"$dir/page" 2>/dev/null || :
 
 if [ "$(id -u)" = 0 ] && command -v unshare >/dev/null; then
   user=${BENCH_USER:-fyaccept}
@@ -31,4 +32,4 @@ if [ "$(id -u)" = 0 ] && command -v unshare >/dev/null; then
 else
   "$dir/bench" $mode -out "$dir/page" "$@" "$dir/fy"
 fi
-[ ! -s "$dir/page" ] || install -m 644 "$dir/page" "$root/docs/$page.md"
+cmp -s "$dir/page" "$page" || install -m 644 "$dir/page" "$page"
