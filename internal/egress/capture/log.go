@@ -23,6 +23,9 @@ type Options struct {
 	Now       func() time.Time
 }
 
+// DefaultQueue is how many bytes may wait to be written.
+const DefaultQueue = 4 << 20
+
 const (
 	flushEvery  = 50 * time.Millisecond
 	reopenEvery = time.Second
@@ -71,7 +74,7 @@ func Open(dir string, opt Options) (*Log, error) {
 	}
 	l := &Log{
 		now:    opt.Now,
-		queue:  orDefault(opt.Queue, 4<<20),
+		queue:  orDefault(opt.Queue, DefaultQueue),
 		wake:   make(chan struct{}, 1),
 		stop:   make(chan struct{}),
 		done:   make(chan struct{}),

@@ -88,7 +88,7 @@ func (s *Supervisor) serve(ctx context.Context, b *sandbox) error {
 		run("proxy", func() error { return s.engine.ServeProxy(ctx, way, l) })
 	}
 	names := &dns.Server{
-		Table: b.table, Box: b.id, Record: s.record, OnAssign: func() { s.save(b) },
+		Table: b.table, Box: b.id, Record: s.recordName, OnAssign: func() { s.save(b) },
 		Granted: func(h dest.Host) bool { return s.effective.Snapshot().Granted(h, b.id, s.now()) },
 	}
 	for _, p := range links.DNSPacket {

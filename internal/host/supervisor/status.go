@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"time"
 
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/intake/dns"
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/proof"
@@ -26,7 +29,6 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 		Enforce: s.snapshotEnforces(),
 		Asks:    s.asks.len(),
 		Boxes:   len(s.running()),
-		Limits:  []control.Limit{},
 		Supervisor: control.Supervisor{
 			PID: os.Getpid(), Since: s.since.UTC(), Version: s.opt.Version, Binary: s.opt.Binary, Socket: s.opt.Project.ControlSocket(),
 		},
@@ -39,9 +41,7 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 	if !out.Enforce {
 		out.LearnUntil = f.LearnUntil
 	}
-	for _, l := range s.engine.Limits() {
-		out.Limits = append(out.Limits, control.Limit{Name: l.Name, Value: l.Value, At: l.Current, Hits: l.Hits})
-	}
+	out.Limits = s.limits()
 	if err := s.effective.Fault(); err != nil {
 		out.Notes = append(out.Notes, "policy unreadable, everything is refused: "+err.Error())
 	}
@@ -72,6 +72,23 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 	}
 	s.fillRings(&out, subject)
 	return out, nil
+}
+
+// limits is the state of what is bounded: by the engine, by the log, and by the names of the box that has most.
+func (s *Supervisor) limits() []control.Limit {
+	out := []control.Limit{}
+	for _, l := range s.engine.Limits() {
+		out = append(out, control.Limit{Name: l.Name, Value: l.Value, At: l.Current, Hits: l.Hits})
+	}
+	names := 0
+	for _, b := range s.running() {
+		names = max(names, b.table.Len())
+	}
+	st := s.capture.Stats()
+	return append(out,
+		control.Limit{Name: "names", Value: dns.MaxNames, At: int64(names), Hits: s.nameless.Load()},
+		control.Limit{Name: "log_queue", Value: capture.DefaultQueue, At: int64(st.Queued), Hits: int64(min(st.Dropped, math.MaxInt64))}, //nolint:gosec // G115: bounded here
+	)
 }
 
 // factNotes are what the operator should know of how a box was built.

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"foldyard/internal/egress/capture"
+	"foldyard/internal/host/control"
 	"foldyard/internal/wall/namespace"
 )
 
@@ -17,5 +19,28 @@ func TestNotesOfHowABoxWasBuilt(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("notes %q, want %q", got, want)
 		}
+	}
+}
+
+// What a box can exhaust is told with how often it was met.
+func TestLimitsAreTold(t *testing.T) {
+	s, _ := world(t, "")
+	find := func(name string) control.Limit {
+		for _, l := range s.limits() {
+			if l.Name == name {
+				return l
+			}
+		}
+		t.Fatalf("no limit %s in %+v", name, s.limits())
+		return control.Limit{}
+	}
+	for _, name := range []string{"connections", "connections_per_box", "tunnels_per_box", "dials", "held", "header", "header_time", "half_closed", "pooled", "leaves", "names", "log_queue"} {
+		if l := find(name); l.Hits != 0 || l.Value == 0 && name != "leaves" {
+			t.Errorf("%+v, want a value and no hit", l)
+		}
+	}
+	s.recordName(&capture.Record{Via: capture.ViaDNS, Host: "a.test", Verdict: capture.VerdictDeny, Reason: "limit"})
+	if l := find("names"); l.Hits != 1 || l.Value != 16384 {
+		t.Errorf("%+v, want one hit of 16384", l)
 	}
 }

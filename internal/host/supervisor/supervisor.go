@@ -76,6 +76,7 @@ type Supervisor struct {
 	asks       asks
 	counts     counts
 	outcomes   outcomes
+	nameless   atomic.Int64 // questions that got no address, since their box has too many names
 	metrics    net.Listener // nil: not asked for, or unmeasured says why not
 	unmeasured string
 	exporter   *capture.Exporter // likewise
@@ -134,6 +135,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 		l.Close()
 		return err
 	}
+	s.serving.Go(func() { s.serveMetrics(ctx) })
 	opt.Ready.Tell(nil)
 	s.log.Info("supervisor started", slog.Int("pid", os.Getpid()), slog.String("project", opt.Project.Name), slog.String("version", opt.Version))
 	ticking := make(chan struct{})

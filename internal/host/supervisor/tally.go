@@ -90,6 +90,14 @@ func (s *Supervisor) record(r *capture.Record) {
 	s.put(r)
 }
 
+// recordName takes a record of a box's DNS.
+func (s *Supervisor) recordName(r *capture.Record) {
+	if r.Reason == string(policy.ReasonLimit) {
+		s.nameless.Add(1)
+	}
+	s.record(r)
+}
+
 // put logs a record, and sends it where the operator wants it.
 func (s *Supervisor) put(r *capture.Record) {
 	s.capture.Put(r)

@@ -246,7 +246,7 @@ func (s *Supervisor) vmServe() (err error) {
 		})
 	}
 	names := &dns.Server{
-		Table: v.table, Box: vmName, Record: s.record, OnAssign: func() {},
+		Table: v.table, Box: vmName, Record: s.recordName, OnAssign: func() {},
 		Granted: func(h dest.Host) bool { return s.effective.Snapshot().Granted(h, vmName, s.now()) },
 	}
 	run("names", func() error { return names.ServeUDP(ctx, packet) })

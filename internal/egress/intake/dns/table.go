@@ -9,10 +9,12 @@ import (
 	"foldyard/internal/egress/dest"
 )
 
+// MaxNames is how many names a table takes, if nothing else is said.
+const MaxNames = 16384
+
 const (
 	firstIndex = 2         // index 0 is the pools' own address, 1 ours (dest.OwnV4, dest.OwnV6)
 	lastIndex  = 1<<17 - 2 // of 198.18.0.0/15; the last address is no host's
-	maxNames   = 16384     // default of NewTable
 
 	// gap is how many addresses Restore passes over: those that a supervisor which died may have handed out after it had last saved the
 	// table. A box that still holds one finds no name behind it, never another's.
@@ -32,7 +34,7 @@ type Table struct {
 // NewTable returns an empty table for limit names, by default (0) 16,384. Granted names may go beyond it.
 func NewTable(limit int) *Table {
 	if limit <= 0 {
-		limit = maxNames
+		limit = MaxNames
 	}
 	control, err := dest.ParseHost(dest.ControlName)
 	if err != nil {
