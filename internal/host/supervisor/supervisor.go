@@ -257,13 +257,13 @@ func (s *Supervisor) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	s.flushCounts(ctx)
-	if err := s.capture.Close(); err != nil {
 	if s.metrics != nil {
 		_ = s.metrics.Close() // closed already, where it was served
 	}
 	if s.exporter != nil {
 		s.exporter.Close()
 	}
+	if err := s.capture.Close(); err != nil {
 		s.log.Warn("close log", slog.String("error", err.Error()))
 	}
 	// The socket's file is removed by its listener.
