@@ -177,7 +177,8 @@ func archive(files map[string][]byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), w.Close()
+	err := w.Close()
+	return b.Bytes(), err
 }
 
 // Stop ends the box id with everything in it. Stopping what is not there is no error.
