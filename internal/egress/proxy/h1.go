@@ -136,7 +136,10 @@ func (s *session) unread(err error) {
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded) && s.c.phase.Load() == phaseHead:
 		d = malformed(http.StatusRequestTimeout, policy.ReasonLimit, "the request head took too long")
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF):
+		_ = s.conn.Close() // close_notify, FIN; it has said its last, so nothing comes that would reset them away
+		return
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.hangUp()
 		return
 	default:
