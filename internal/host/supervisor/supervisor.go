@@ -83,14 +83,15 @@ type Supervisor struct {
 	rearm      chan struct{}     // the next expiry may have changed
 	control    battery.Control   // answers control.foldyard.internal
 
-	mu        sync.Mutex
-	boxes     map[string]*sandbox
-	vm        vm
-	busy      int       // boxes that are being made
-	idle      time.Time // since when there is no box
-	rendering sync.Mutex
-	making    sync.Mutex // one long-lived box at a time
-	verifying sync.Mutex // one battery at a time
+	mu          sync.Mutex
+	boxes       map[string]*sandbox
+	attributing chan struct{} // a place for each question in flight
+	vm          vm
+	busy        int       // boxes that are being made
+	idle        time.Time // since when there is no box
+	rendering   sync.Mutex
+	making      sync.Mutex // one long-lived box at a time
+	verifying   sync.Mutex // one battery at a time
 
 	serving sync.WaitGroup // what serves boxes
 	quit    context.CancelFunc
@@ -168,7 +169,7 @@ func listen(path string) (*net.UnixListener, error) {
 
 // open makes all there is, in the order in which it depends on each other. It starts nothing that serves.
 func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
-	s = &Supervisor{opt: opt, log: opt.Log, now: opt.Now, since: opt.Now(), boxes: map[string]*sandbox{}, rearm: make(chan struct{}, 1), idle: opt.Now()}
+	s = &Supervisor{opt: opt, log: opt.Log, now: opt.Now, since: opt.Now(), boxes: map[string]*sandbox{}, attributing: make(chan struct{}, attributions), rearm: make(chan struct{}, 1), idle: opt.Now()}
 	made := s // a return of nil, err leaves nothing in s to close
 	defer func() {
 		if err != nil && made.engine != nil {

@@ -48,6 +48,8 @@ type keeper struct {
 	mountNS  *os.File
 	netInode uint64
 
+	asking sync.Mutex // one who at a time
+
 	mu       sync.Mutex // guards what follows
 	sessions map[int]*wire.Conn
 	next     int
@@ -94,6 +96,7 @@ func Keep() int {
 	unix.Kill(k.agentPid, unix.SIGKILL) // and with it everything in its pid namespace
 	var ws unix.WaitStatus
 	unix.Wait4(k.agentPid, &ws, 0, nil)
+	k.built.release()
 	k.lastRefusals()
 	k.mu.Lock()
 	if k.adopted != nil {
@@ -338,6 +341,8 @@ func (k *keeper) one(c *wire.Conn) {
 			if err := json.Unmarshal(m.Data, &a); err != nil {
 				return nil, fmt.Errorf("read an address: %w", err)
 			}
+			k.asking.Lock() // each question lists the box's sockets: one list at a time
+			defer k.asking.Unlock()
 			return who(a)
 		})
 	case "dial":

@@ -133,17 +133,7 @@ func TestWhatTheRedTeamTriedStaysShut(t *testing.T) {
 	}
 }
 
-// What follows is open at the time of writing (docs/red-team.md, findings 1 and 2): each shows itself with FY_RED_OPEN=1, and loses
-// this line with its remedy.
-func open(t *testing.T, finding string) {
-	t.Helper()
-	if os.Getenv("FY_RED_OPEN") == "" {
-		t.Skip("an open finding of docs/red-team.md: " + finding)
-	}
-}
-
 func TestGitIsNotGivenAnotherConfiguration(t *testing.T) {
-	open(t, "1: .git/commondir and .git/config.worktree")
 	c, spec := testBox(t, func(s *Spec) {
 		if err := os.MkdirAll(filepath.Join(s.Repo, ".git"), 0o755); err != nil {
 			t.Fatal(err)
@@ -161,7 +151,6 @@ func TestGitIsNotGivenAnotherConfiguration(t *testing.T) {
 // A box that root runs, with nested, writes file capabilities through the id-map as the host's root would: whoever executes the file
 // on the host has them.
 func TestNestedBoxOfRootMakesNoFileCapability(t *testing.T) {
-	open(t, "2: file capabilities through an id-map")
 	if _, err := os.Stat("/usr/sbin/setcap"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and setcap")
 	}

@@ -153,6 +153,14 @@ func openSources(spec *Spec, handed map[string]*os.File) (_ *sources, err error)
 type built struct {
 	covered     []string // sockets and FIFOs of the repo
 	unprotected []string // entries that a link kept from being made read-only
+	markers     []marker
+}
+
+// release takes back what was put into the repo.
+func (b *built) release() {
+	for i := range b.markers {
+		b.markers[i].release()
+	}
 }
 
 // newRoot is a root that is built but not entered.
@@ -318,9 +326,11 @@ func (t *tree) guardRepo(spec *Spec) (*built, error) {
 	defer unix.Close(repo)
 	b := &built{}
 	if !spec.RepoReadOnly {
-		g := &guard{repo: repo, pinned: map[string]bool{}}
-		g.protect(spec.Repo, spec.Writable)
+		g := &guard{repo: repo, at: spec.Repo, pinned: map[string]bool{}}
+		g.protect(spec.Writable)
+		b.markers = g.markers
 		if g.err != nil {
+			b.release()
 			return nil, g.err
 		}
 		b.unprotected = g.links
@@ -348,43 +358,47 @@ func (t *tree) guardRepo(spec *Spec) (*built, error) {
 
 // guard protects entries of a repo that is mounted already.
 type guard struct {
-	repo   int
-	pinned map[string]bool
-	links  []string
-	err    error
+	repo    int
+	at      string // where it is in the box
+	pinned  map[string]bool
+	links   []string
+	markers []marker
+	err     error
 }
 
 // gitModules bounds how many submodules and worktrees are looked at.
 const gitModules = 1000
 
-func (g *guard) protect(repo string, writable []string) {
+func (g *guard) protect(writable []string) {
 	open := func(p string) bool {
 		return slices.ContainsFunc(writable, func(w string) bool { return under(p, strings.TrimSuffix(path.Clean(w), "/")) })
 	}
-	var st unix.Stat_t
-	git := unix.Fstatat(g.repo, ".git", &st, unix.AT_SYMLINK_NOFOLLOW) == nil
-	isDir := git && st.Mode&unix.S_IFMT == unix.S_IFDIR
-	if git && !isDir && !open(".git") {
-		g.readOnly(".git") // a worktree's or a submodule's: one line that says where the real one is
-	}
-	if isDir && !open(".git") {
-		g.pin(".git")
-		for _, d := range []string{".git/hooks", ".git/info"} {
-			if err := unix.Mkdirat(g.repo, d, 0o755); err != nil && !errors.Is(err, unix.EEXIST) && g.err == nil {
-				g.err = &os.PathError{Op: "mkdir", Path: d, Err: err}
-			}
-		}
-		left := gitModules
-		g.modules(".git/modules", &left)
-		g.worktrees(".git/worktrees", &left)
-		g.hooks(repo, open)
+	g.git(".git", open)
+	if !open(".git") {
+		g.hooks(g.at, open)
 	}
 	for _, p := range Protected() {
-		if strings.HasPrefix(p, ".git/") && !isDir || open(p) {
-			continue
+		if !strings.HasPrefix(p, ".git/") && !open(p) {
+			g.readOnly(p)
 		}
-		g.readOnly(p)
 	}
+}
+
+// git protects a repository's .git: a directory with all that belongs to it, or a file of one line that says where that is.
+func (g *guard) git(dir string, open func(string) bool) {
+	var st unix.Stat_t
+	if open(dir) || unix.Fstatat(g.repo, dir, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		g.readOnly(dir)
+		return
+	}
+	extended := g.extended(dir)
+	g.gitDir(dir, extended, open)
+	left := gitModules
+	g.modules(path.Join(dir, "modules"), &left)
+	g.worktrees(path.Join(dir, "worktrees"), extended, &left)
 }
 
 // modules protects every git directory below .git/modules, at any depth: a submodule's name may have slashes.
@@ -399,17 +413,18 @@ func (g *guard) modules(dir string, left *int) {
 			g.modules(p, left)
 			continue
 		}
-		for _, n := range []string{"config", "hooks", "info"} {
-			g.readOnly(path.Join(p, n))
-		}
+		g.gitDir(p, g.extended(p), func(string) bool { return false })
 		g.modules(path.Join(p, "modules"), left)
 	}
 }
 
-func (g *guard) worktrees(dir string, left *int) {
+func (g *guard) worktrees(dir string, extended bool, left *int) {
 	for _, name := range g.subdirs(dir) {
 		if *left--; *left < 0 {
 			return
+		}
+		if extended {
+			g.mark(path.Join(dir, name), "config.worktree", "")
 		}
 		for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
 			g.readOnly(path.Join(dir, name, n))
