@@ -83,15 +83,16 @@ type Supervisor struct {
 	rearm      chan struct{}     // the next expiry may have changed
 	control    battery.Control   // answers control.foldyard.internal
 
-	mu          sync.Mutex
-	boxes       map[string]*sandbox
-	attributing chan struct{} // a place for each question in flight
-	vm          vm
-	busy        int       // boxes that are being made
-	idle        time.Time // since when there is no box
-	rendering   sync.Mutex
-	making      sync.Mutex // one long-lived box at a time
-	verifying   sync.Mutex // one battery at a time
+	attributing chan struct{} // a place for each question that is asked of a keeper
+
+	mu        sync.Mutex
+	boxes     map[string]*sandbox
+	vm        vm
+	busy      int       // boxes that are being made
+	idle      time.Time // since when there is no box
+	rendering sync.Mutex
+	making    sync.Mutex // one long-lived box at a time
+	verifying sync.Mutex // one battery at a time
 
 	serving sync.WaitGroup // what serves boxes
 	quit    context.CancelFunc
