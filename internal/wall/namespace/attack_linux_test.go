@@ -334,7 +334,7 @@ func TestPortsDoWithoutRules(t *testing.T) {
 
 // A one-shot box whose launcher died before its command was launched ends by itself; one that has its command goes on.
 func TestOneshotThatNobodyLaunchesEnds(t *testing.T) {
-	c, spec := testBox(t, func(s *Spec) { s.LaunchWithin = 300 * time.Millisecond })
+	c, spec := testBox(t, func(s *Spec) { s.LaunchWithin = 2 * time.Second })
 	f, err := c.Facts(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -345,8 +345,8 @@ func TestOneshotThatNobodyLaunchesEnds(t *testing.T) {
 	waitGone(t, "agent", f.Pid)
 	waitGone(t, "keeper", f.Keeper)
 
-	c, spec = testBox(t, func(s *Spec) { s.LaunchWithin = 300 * time.Millisecond })
-	s, err := c.Exec(t.Context(), wire.Exec{Argv: []string{"/bin/sh", "-c", "sleep 0.6; exit 7"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: spec.Repo, Launch: true, TTY: true})
+	c, spec = testBox(t, func(s *Spec) { s.LaunchWithin = 3 * time.Second })
+	s, err := c.Exec(t.Context(), wire.Exec{Argv: []string{"/bin/sh", "-c", "sleep 3.3; exit 7"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: spec.Repo, Launch: true, TTY: true})
 	if err != nil {
 		t.Fatal(err)
 	}
