@@ -9,6 +9,7 @@ import (
 
 	"foldyard/internal/box"
 	"foldyard/internal/egress/ca"
+	"foldyard/internal/host/config"
 	"foldyard/internal/proof/doctor"
 	"foldyard/internal/wall/namespace"
 )
@@ -28,15 +29,19 @@ func (a *app) doctor() *cobra.Command {
 			if info, err := os.Stat(a.Program); err == nil {
 				o.Built = info.ModTime()
 			}
+			var cfg *config.Effective
 			if dir, err := h.Discover(a.dir()); err == nil {
 				o.Project = dir
 				if p, err := h.Resolve(dir); err == nil {
-					if cfg, err := h.Load(p); err == nil {
+					if cfg, err = h.Load(p); err == nil {
 						o.Resolver = cfg.Upstream.Resolver
 					}
 				}
 			}
 			rows := doctor.Run(cmd.Context(), o)
+			if doctor.Healthy(rows) && cfg != nil && (cfg.Machine.Backend == "" || cfg.Machine.Backend == config.Namespace) {
+				rows = append(rows, a.handshakes(cmd.Context(), cfg.Tunnels)...)
+			}
 			if a.json {
 				err = a.printJSON(rows)
 			} else {
