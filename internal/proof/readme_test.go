@@ -17,7 +17,7 @@ func ringsTable(states []ClaimState) string {
 	b.WriteString("| ring | kind | holds against | today |\n| --- | --- | --- | --- |\n")
 	for _, r := range []Ring{Capture, Allowlist, Namespace, VMFirewall, Gateway, HostFirewall} {
 		i := slices.IndexFunc(states, func(s ClaimState) bool { return s.Ring == r })
-		against, shown := "nobody: cooperative", "not built, no claim is made"
+		against, shown := "nobody: cooperative", "no claim is made"
 		switch {
 		case r.Kind() != Enforcement:
 			if shown = "sees and logs"; r == Allowlist {
