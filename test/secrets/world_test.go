@@ -41,6 +41,21 @@ type world struct {
 	seen map[string][]string
 }
 
+// build compiles fy once.
+var build = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "fysec")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "fy"), "foldyard/cmd/fy")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build fy: %w\n%s", err, out)
+	}
+	return os.ReadFile(filepath.Join(dir, "fy"))
+})
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fysec") // short: sockets go below
@@ -60,10 +75,12 @@ func newWorld(t *testing.T) *world {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", w.bin, "foldyard/cmd/fy")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build fy: %v\n%s", err, out)
+	bin, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(w.bin, bin, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_, _ = w.fy("", "down")
