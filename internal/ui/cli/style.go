@@ -123,5 +123,8 @@ func plural(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
+	if strings.HasSuffix(one, "x") {
+		one += "e"
+	}
 	return fmt.Sprintf("%d %ss", n, one)
 }
