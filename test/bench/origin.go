@@ -30,9 +30,11 @@ func originMain(arg string) error {
 	if err != nil {
 		return err
 	}
-	web, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
+	web, err := net.Listen("tcp", "127.0.0.1:443")
+	if err != nil { // on another port fy first looks whether it is TLS at all, which costs
+		if web, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
 	}
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -28,7 +28,7 @@ if [ "$(id -u)" = 0 ] && command -v unshare >/dev/null; then
     home=$(getent passwd "$user" | cut -d: -f6)
     as="setpriv --reuid $user --regid $(id -g "$user") --clear-groups env HOME=$home TMPDIR=/tmp"
   fi
-  unshare -n sh -c 'ip link set lo up && exec "$@"' sh $as "$dir/bench" $mode -out "$dir/page" "$@" "$dir/fy"
+  unshare -n sh -c 'ip link set lo up; echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start; exec "$@"' sh $as "$dir/bench" $mode -out "$dir/page" "$@" "$dir/fy"
 else
   "$dir/bench" $mode -out "$dir/page" "$@" "$dir/fy"
 fi

@@ -138,7 +138,11 @@ func (w *world) grant() error {
 			if err != nil {
 				return err
 			}
-			internal = append(internal, net.JoinHostPort(name, port))
+			if port == "443" {
+				internal = append(internal, name)
+			} else {
+				internal = append(internal, net.JoinHostPort(name, port))
+			}
 		}
 	}
 	if _, err := w.fy.run(internal...); err != nil {
