@@ -10,7 +10,7 @@ const (
 )
 
 // folder decides which records become lines: it folds the refusals of one target in a burst, and what a box has beyond its
-// records a second. It is not for concurrent use.
+// records a second and is like what it had. It is not for concurrent use.
 type folder struct {
 	rate  int
 	boxes map[string]*boxRate
@@ -18,9 +18,9 @@ type folder struct {
 }
 
 type boxRate struct {
-	since          time.Time
-	lines          int
-	folded, denied int
+	since time.Time
+	lines int
+	flood flood
 }
 
 type foldKey struct {
@@ -69,17 +69,13 @@ func (f *folder) within(r *Record, now time.Time) bool {
 		box.lines++
 		return true
 	}
-	box.folded++
-	if r.Verdict == VerdictDeny {
-		box.denied += times(r)
-	}
-	return false
+	return box.flood.admit(r)
 }
 
 func times(r *Record) int { return max(1, r.DeniedTimes) }
 
-// expire gives emit the lines that are due: one for each burst, if the box's rate bears it, and one for each box that went beyond
-// its rate. With all, those that are not due too.
+// expire gives emit the lines that are due: one for each burst, if the box's rate bears it, and those that stand for what boxes
+// had beyond their rate. With all, those that are not due too.
 func (f *folder) expire(now time.Time, all bool, emit func(*Record)) {
 	if !all {
 		f.expireBoxes(now, false, emit)
@@ -95,9 +91,10 @@ func (f *folder) expireBoxes(now time.Time, all bool, emit func(*Record)) {
 		if !all && now.Sub(box.since) < rateWindow {
 			continue
 		}
-		if box.folded > 0 {
-			emit(&Record{TS: now, Box: name, Mode: ModeNone, Reason: reasonLimit, DeniedTimes: box.denied, Error: foldedText(box.folded)})
-		}
+		box.flood.lines(func(r *Record) {
+			r.TS, r.Box = now, name
+			emit(r)
+		})
 		if box.lines == 0 {
 			delete(f.boxes, name)
 			continue

@@ -18,13 +18,13 @@ type Options struct {
 	AuditSize int64 // the same for audit.jsonl; 16 MiB
 	AuditKeep int   // the same for audit.jsonl; 10
 	Compress  bool  // gzip rotated segments
-	Rate      int   // records a second and box, the rest is folded; 200
-	Queue     int   // bytes waiting to be written, beyond which records are dropped; 4 MiB
+	Rate      int   // records a second and box, of the rest those that differ and are not more than flood.go says; 200
+	Queue     int   // bytes waiting to be written, beyond which records are dropped; 8 MiB
 	Now       func() time.Time
 }
 
 // DefaultQueue is how many bytes may wait to be written.
-const DefaultQueue = 4 << 20
+const DefaultQueue = 8 << 20
 
 const (
 	flushEvery  = 50 * time.Millisecond
@@ -317,6 +317,6 @@ func (l *Log) compress(path string) {
 	})
 }
 
-func foldedText(n int) string {
-	return strconv.Itoa(n) + " records beyond the limit of a second were folded into this one"
+func foldedText(n int64) string {
+	return strconv.FormatInt(n, 10) + " records beyond the limit of a second were folded into this one"
 }

@@ -144,11 +144,15 @@ type Record struct {
 
 // audited tells the records that audit.jsonl keeps as well: refusals, injections and alerts.
 func (r *Record) audited() bool {
+	return r.alert() || r.Verdict == VerdictDeny || r.Injected != "" || r.Replayed
+}
+
+func (r *Record) alert() bool {
 	switch r.Reason {
 	case reasonDummyElsewhere, reasonCredentialIssuing, reasonRedacted:
 		return true
 	}
-	return r.Verdict == VerdictDeny || r.Injected != "" || r.Replayed
+	return false
 }
 
 // Event is a line of audit.jsonl about what the operator did: a grant, its end, a switch.
