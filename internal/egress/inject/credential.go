@@ -55,6 +55,7 @@ const (
 	tooOld      = 20 * time.Second // before its end a token is not used any more
 	refreshMost = 10 * time.Minute // before its end it is refreshed, or at four fifths of its life
 	maxScopes   = 256              // tokens of one rule
+	maxTries    = 120              // times a minute that one rule mints
 	maxPast     = 16               // values that were replaced and are still looked for
 	hitsToOff   = 3                // redactions within hitsIn switch a rule off
 	hitsIn      = time.Minute
@@ -74,7 +75,8 @@ type credential struct {
 	slots map[string]*slot
 	past  []*minted
 	hits  []time.Time
-	off   string // why it was switched off
+	tries []time.Time // of minting, within the last minute
+	off   string      // why it was switched off
 }
 
 // slot is the credential for one scope.
@@ -123,8 +125,8 @@ func (c *credential) look(scope string, stale *minted, waited bool) (*minted, er
 	}
 	s := c.slots[scope]
 	if s == nil {
-		if len(c.slots) >= maxScopes {
-			c.evict()
+		if len(c.slots) >= maxScopes && !c.evict() {
+			return nil, &MintError{Why: "too many credentials are being minted at once"}, nil
 		}
 		s = &slot{}
 		c.slots[scope] = s
@@ -133,7 +135,9 @@ func (c *credential) look(scope string, stale *minted, waited bool) (*minted, er
 		if waited || now.Before(stale.read.Add(again)) || now.Before(s.bad) {
 			return stale, nil, nil
 		}
-		c.mint(s, scope)
+		if c.mint(s, scope); s.flight == nil {
+			return stale, nil, nil
+		}
 		return nil, nil, s.flight
 	}
 	switch {
@@ -149,26 +153,39 @@ func (c *credential) look(scope string, stale *minted, waited bool) (*minted, er
 	case waited && s.flight == nil:
 		return nil, &MintError{Why: "the credential had expired when it came"}, nil
 	}
-	c.mint(s, scope)
+	if c.mint(s, scope); s.flight == nil {
+		return nil, s.err, nil
+	}
 	return nil, nil, s.flight
 }
 
-// evict forgets a scope that nobody waits for. c.mu is held.
-func (c *credential) evict() {
+// evict forgets a scope that nobody waits for, if there is one. c.mu is held.
+func (c *credential) evict() bool {
 	for scope, s := range c.slots {
 		if s.flight == nil {
 			c.retired(s.tok)
 			delete(c.slots, scope)
-			return
+			return true
 		}
 	}
+	return false
 }
 
-// mint starts an attempt, unless one is under way. c.mu is held.
+// mint starts an attempt, unless one is under way or there were too many. c.mu
+// is held.
 func (c *credential) mint(s *slot, scope string) {
 	if s.flight != nil {
 		return
 	}
+	now := c.in.cfg.Now()
+	for len(c.tries) > 0 && now.Sub(c.tries[0]) >= time.Minute {
+		c.tries = c.tries[1:]
+	}
+	if len(c.tries) >= maxTries { // a box may ask for ever more scopes
+		s.err, s.bad = &MintError{Why: fmt.Sprintf("over %d credentials were minted in a minute", maxTries)}, now.Add(badFor)
+		return
+	}
+	c.tries = append(c.tries, now)
 	done := make(chan struct{})
 	s.flight = done
 	c.in.minting.Go(func() {
@@ -324,7 +341,9 @@ func (c *credential) hit() {
 			kept = append(kept, t)
 		}
 	}
-	c.hits = append(kept, now)
+	if c.hits = append(kept, now); len(c.hits) > hitsToOff {
+		c.hits = c.hits[len(c.hits)-hitsToOff:]
+	}
 	over := len(c.hits) >= hitsToOff && c.off == ""
 	if over {
 		c.off = fmt.Sprintf("an upstream sent the credential back %d times in a minute", len(c.hits))

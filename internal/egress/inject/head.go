@@ -141,8 +141,9 @@ func (g *Grip) choose() (*rule, string, *Refusal) {
 		return nil, "the path is not in normal form", nil
 	}
 	var chosen *rule
+	other := override(q.Header)
 	for _, r := range g.own {
-		if !r.covers(q.Method, path) || r.Swap && !g.carries(r) || r.sign != nil && !signs(q) {
+		if !r.covers(q.Method, path) || len(r.methods) > 0 && other != "" && !r.covers(other, path) || r.Swap && !g.carries(r) || r.sign != nil && !signs(q) {
 			continue
 		}
 		if chosen != nil {

@@ -181,6 +181,7 @@ func TestHead(t *testing.T) {
 		{name: "a path that leaves the rule's", in: "GET https://narrow.test/repos/../user", reason: policy.ReasonBadRequest},
 		{name: "the same, encoded", in: "GET https://narrow.test/repos/%2e%2e/user", reason: policy.ReasonBadRequest},
 		{name: "another method", in: "POST https://narrow.test/repos/x\nAuthorization: own", want: "Authorization: own"},
+		{name: "another method, by a field", in: "GET https://narrow.test/repos/x\nX-HTTP-Method-Override: DELETE", want: "X-HTTP-Method-Override: DELETE"},
 		{name: "a dummy where the rule does not reach", in: "POST https://narrow.test/repos/x\nAuthorization: Bearer dummy-narrow-token", reason: policy.ReasonCredentialOff},
 		{name: "plain http (A10)", in: "GET http://api.test/\nHost: api.test", want: "Host: api.test"},
 		{name: "plain http with a dummy", in: "GET http://api.test/\nAuthorization: Bearer " + theDummy, reason: policy.ReasonCredentialOff, says: "https only"},
@@ -421,6 +422,27 @@ func TestMintFailureIsRememberedThenTriedAgain(t *testing.T) {
 	b.pass(16 * time.Second)
 	if got, r, _ := b.get(t); r != nil || got != "Bearer minted-token-number-2" {
 		t.Errorf("after 16 s: %q, %v", got, r)
+	}
+}
+
+func TestMintingIsBounded(t *testing.T) {
+	c := &counting{}
+	b := newBench(t, demo(func(r *Rule) {
+		r.Minter = c
+		r.scope = func(_ dest.Target, _, path string) string { return path }
+	}))
+	refused := 0
+	for i := range 400 {
+		if _, r := b.Head(t.Context(), ask(fmt.Sprintf("GET https://api.test/%d", i))); r != nil {
+			refused++
+		}
+	}
+	if c.count() != maxTries || refused != 400-maxTries {
+		t.Errorf("minted %d, refused %d", c.count(), refused)
+	}
+	b.pass(2 * time.Minute)
+	if _, r := b.Head(t.Context(), ask("GET https://api.test/x")); r != nil {
+		t.Errorf("later: %v", r)
 	}
 }
 

@@ -51,6 +51,8 @@ func issuers() []issuer {
 		{"github", "POST", "**/actions/runners/registration-token", ""},
 		{"github", "POST", "**/actions/runners/remove-token", ""},
 		{"github", "POST", "**/actions/runners/generate-jitconfig", ""},
+		{"github", "GET", "**/copilot_internal/token", ""},
+		{"github", "GET", "**/copilot_internal/v2/token", ""},
 
 		// AWS: the action, in whatever protocol.
 		{"aws", "", "", "assumerole"},
@@ -193,7 +195,7 @@ func (g *Grip) issuing(r *rule) *Refusal {
 		return nil
 	}
 	q := &g.req
-	host := q.Target.Host.String()
+	host, other := q.Target.Host.String(), override(q.Header)
 	p := "" // worked out once there is something to hold against it
 	plain := func() string {
 		if p == "" {
@@ -208,7 +210,7 @@ func (g *Grip) issuing(r *rule) *Refusal {
 		if e.action != "" {
 			return actionOf(q, plain(), e.action)
 		}
-		return e.hasMethod(q.Method) && globbed(e.path, plain())
+		return (e.hasMethod(q.Method) || other != "" && e.hasMethod(other)) && globbed(e.path, plain())
 	}) {
 		return g.issues(r)
 	}
@@ -269,6 +271,17 @@ func (g *Grip) issues(r *rule) *Refusal {
 	}
 }
 
+// override returns the method that a request wants to be taken for, by the
+// fields that some frameworks obey; "" if none.
+func override(h Header) string {
+	for _, name := range []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"} {
+		if m := h.Get(name); m != "" {
+			return strings.ToUpper(strings.TrimSpace(m))
+		}
+	}
+	return ""
+}
+
 // plainPath is a path as the most liberal of origins might read it.
 func plainPath(target string) string {
 	p, _, _ := strings.Cut(target, "?")
@@ -320,6 +333,9 @@ func actionOf(q *Request, p, action string) bool {
 		k, err1 := url.QueryUnescape(k)
 		v, err2 := url.QueryUnescape(v)
 		if err1 == nil && err2 == nil && strings.EqualFold(k, "Action") && strings.EqualFold(v, action) {
+			return true
+		}
+		if action == "createsession" && err1 == nil && strings.EqualFold(k, "session") { // of S3 Express
 			return true
 		}
 	}

@@ -180,8 +180,13 @@ func (m *matcher) redact(s string, hit func(owner int)) string {
 	return string(out)
 }
 
+// maxUnusual is up to how many bytes of a value its longest forms are searched
+// for, lest what is kept back at a cut grows too long.
+const maxUnusual = 512
+
 // forms returns the ways in which a value is commonly written: as it is, in
-// base64 at each of its three alignments, percent-encoded and JSON-escaped.
+// base64 at each of its three alignments, percent-encoded, JSON-escaped, in
+// hexadecimal, and with every character escaped. There are others.
 func forms(v []byte) [][]byte {
 	out := [][]byte{v}
 	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -193,6 +198,13 @@ func forms(v []byte) [][]byte {
 		out = append(out, percent(v, keep, "0123456789ABCDEF"), percent(v, keep, "0123456789abcdef"))
 		if bytes.IndexByte(v, ' ') >= 0 {
 			out = append(out, bytes.ReplaceAll(percent(v, keep+" ", "0123456789ABCDEF"), []byte{' '}, []byte{'+'}))
+		}
+	}
+	if len(v) <= maxUnusual {
+		for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
+			for _, before := range []string{"", "%", `\u00`, `\x`} {
+				out = append(out, each2(v, before, digits))
+			}
 		}
 	}
 	for _, html := range []bool{false, true} {
@@ -207,6 +219,15 @@ func forms(v []byte) [][]byte {
 	}
 	slices.SortFunc(out, bytes.Compare)
 	return slices.CompactFunc(out, bytes.Equal)
+}
+
+// each2 writes every byte as two digits, with the same text before each.
+func each2(v []byte, before, digits string) []byte {
+	b := make([]byte, 0, len(v)*(2+len(before)))
+	for _, c := range v {
+		b = append(append(b, before...), digits[c>>4], digits[c&15])
+	}
+	return b
 }
 
 // aligned returns the characters of the base64 text of a longer value that
