@@ -169,12 +169,18 @@ func (c *checker) ports(ports []Port) {
 		if !p.Addr.IsLoopback() && !c.at[key].operator {
 			c.bad(key, "%s is not loopback: only the operator's config.toml may publish there", p.Addr)
 		}
+		if ofOurs(p.Box) {
+			c.bad(key, "port %d of a box is foldyard's own: published, it would lend the box's grants and credentials to everybody who reaches %s", p.Box, p.Bind())
+		}
 		if j, ok := seen[p.Bind()]; ok {
 			c.bad(key, "%s is published already, by ports[%d]", p.Bind(), j)
 		}
 		seen[p.Bind()] = i
 	}
 }
+
+// ofOurs reports whether foldyard itself listens on a port of each box: the proxy, redirected TCP, redirected DNS.
+func ofOurs(port uint16) bool { return port == 3128 || port == 3129 || port == 3153 }
 
 // mount checks one mount and completes it. In foldyard.toml it lies inside the
 // repo and is writable unless it says :ro, as the repo is; in config.toml it

@@ -223,6 +223,9 @@ func TestBox(t *testing.T) {
 		{name: "ports", repo: `box.ports = ["3000", "8080:80", "127.0.0.1:8081:80", "[::1]:8080:80"]`},
 		{name: "port beyond loopback", repo: `box.ports = ["0.0.0.0:8080:80"]`, want: []string{"1:14: box.ports[0]: 0.0.0.0 is not loopback"}},
 		{name: "operator publishes beyond loopback", operator: "[projects.repo.box]\nports = [\"0.0.0.0:8080:80\"]\n"},
+		{name: "published proxy (the box's grants for every user of the host)", repo: `box.ports = ["18128:3128"]`, want: []string{"1:14: box.ports[0]: port 3128 of a box is foldyard's own"}},
+		{name: "published redirect and DNS, by the operator too", operator: "[projects.repo.box]\nports = [\"1:3129\", \"127.0.0.1:2:3153\"]\n", want: []string{"box.ports[0]: port 3129", "box.ports[1]: port 3153"}},
+		{name: "those ports of the host (control)", repo: `box.ports = ["3128:8080", "3129:8129", "3153:53"]`},
 		{name: "port twice", repo: `box.ports = ["8080", "8080:80"]`, want: []string{"is published already, by ports[0]"}},
 		{
 			name: "bad ports", repo: `box.ports = ["0", "-1", "+1", "01", "1:2:3", "::1:1:2", "[127.0.0.1]:1:2", "a:1:2", "1:", "", "127.0.0.1:1:2:3", "[::ffff:1.2.3.4]:1:2", "[fe80::1%lo]:1:2"]`,
