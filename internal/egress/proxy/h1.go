@@ -38,7 +38,8 @@ type session struct {
 	body  http1.Body // of the request
 	reply http1.Body
 	n     note
-	held  []byte // the body, where it had to be read first
+	held  []byte    // the body, where it had to be read first
+	own   *upstream // set aside for this client, see personal
 }
 
 func (e *Engine) session(c *client, conn net.Conn, scheme connect.Scheme) *session {
@@ -58,6 +59,7 @@ func (s *session) Read(p []byte) (int, error) {
 // serve returns when the connection has ended, with what the first read met if
 // there was no request at all.
 func (s *session) serve() error {
+	defer s.part()
 	defer s.release()
 	for served := 0; ; served++ {
 		err := s.await()

@@ -73,6 +73,9 @@ func (x *h2exchange) outgoing(a *asked) (*http.Request, *counted) {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		URL: &url.URL{Scheme: a.scheme.String(), Host: a.target.String()},
 	}
+	for _, v := range h["Authorization"] {
+		out.Close = out.Close || bindingScheme(v) // nobody else's request follows on that connection
+	}
 	switch {
 	case x.held != nil:
 		out.Body, out.ContentLength, out.Trailer = io.NopCloser(bytes.NewReader(x.held)), int64(len(x.held)), nil

@@ -42,6 +42,7 @@ type upstream struct {
 	br    *bufio.Reader // nil while idle
 	bw    *bufio.Writer
 	used  bool // served a request before
+	bound bool // to the user who showed a credential on it, see personal
 	via   *forward
 	since time.Time
 }

@@ -40,7 +40,14 @@ func (s *session) relay(n *note, a *asked, act activity) bool {
 	defer func() { r.Close = closing }()
 	k := poolKey{target: a.target, tls: a.tls, internal: act.decision.Internal, socket: ws}
 	for try := 0; ; try++ {
-		u, err := s.e.connect(s.c.ctx, k, try > 0 || ws)
+		var u *upstream
+		var err error
+		if try == 0 {
+			u = s.take(k)
+		}
+		if u == nil {
+			u, err = s.e.connect(s.c.ctx, k, try > 0 || ws)
+		}
 		if err != nil {
 			if n.cut(s.c.endedBy()) {
 				return false
@@ -217,6 +224,7 @@ func (x *exchange) answer() (keep bool) {
 	s, p := x.s, &x.s.resp
 	x.n.Status = p.Status
 	reusable, length := !p.Close, p.Length
+	x.u.bound = x.u.bound || personal(s.req.Header, p.Header)
 	p.Header = http1.StripHop(p.Header, false)
 	p.Header.Del("Alt-Svc")
 	p.Text = x.n.grip.Text(p.Text)
@@ -260,7 +268,11 @@ func (x *exchange) answer() (keep bool) {
 	x.n.ReqBytes = capture.N(x.sent)
 	if reusable {
 		s.c.end() // nothing that ends the client may end what others will use
-		s.e.pool.put(x.u)
+		if x.u.bound {
+			s.keep(x.u)
+		} else {
+			s.e.pool.put(x.u)
+		}
 	} else {
 		x.u.abort()
 	}
