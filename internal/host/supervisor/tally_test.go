@@ -3,6 +3,7 @@ package supervisor
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -116,5 +117,25 @@ func TestHomeIsEmptiedWithoutFollowingLinks(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(outside, "keep")); err != nil {
 		t.Errorf("a link was followed: %v", err)
+	}
+}
+
+func TestLastWordsAreKeptOnceAndBounded(t *testing.T) {
+	var l lastWords
+	if w := l.take("a"); !w.Gone || w.Refused != nil {
+		t.Errorf("of nobody: %+v", w)
+	}
+	l.put(control.Stopped{ID: "a", Refused: []control.Refusal{{Host: "a.test"}}})
+	if w := l.take("a"); !w.Gone || len(w.Refused) != 1 {
+		t.Errorf("of a: %+v", w)
+	}
+	if w := l.take("a"); len(w.Refused) != 0 {
+		t.Errorf("twice: %+v", w)
+	}
+	for i := range 10 * maxLastWords {
+		l.put(control.Stopped{ID: strconv.Itoa(i)})
+	}
+	if len(l.list) != maxLastWords {
+		t.Errorf("keeps %d", len(l.list))
 	}
 }
