@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"foldyard/internal/egress/capture"
@@ -38,6 +39,7 @@ const (
 	fileLife    = time.Minute      // before a file is read again
 	ghLife      = 15 * time.Minute // before gh is asked again
 	maxAlerts   = 20
+	alertEvery  = time.Minute
 )
 
 // credentials are the supervisor's side of package inject: where secrets come from, and what the operator confirmed.
@@ -46,14 +48,37 @@ type credentials struct {
 	store *state.Secrets
 	http  *http.Client
 
+	revoking atomic.Bool
+
 	mu     sync.Mutex // guards the fields that follow
 	fault  error      // why no rule has a secret
-	alerts []alert
+	alerts []alert    // the newest last, each of its kind once in alertEvery
 }
 
 type alert struct {
-	at time.Time
+	at    time.Time
+	times int
 	inject.Alert
+}
+
+// told adds an alert, and tells whether it is news: a box may set one off a thousand times a second.
+func (c *credentials) told(a inject.Alert, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.alerts {
+		if old := &c.alerts[i]; old.Alert == a && now.Sub(old.at) < alertEvery {
+			old.times++
+			return false
+		}
+	}
+	if len(c.alerts) == maxAlerts && now.Sub(c.alerts[0].at) < maxAlerts*time.Second/2 {
+		return false // a flood of them, each a little different
+	}
+	c.alerts = append(c.alerts, alert{now, 1, a})
+	if n := len(c.alerts); n > maxAlerts {
+		c.alerts = slices.Delete(c.alerts, 0, n-maxAlerts)
+	}
+	return true
 }
 
 // openCredentials makes the injector; its rules come with loadCredentials.
@@ -385,22 +410,26 @@ func (l *limited) Write(p []byte) (int, error) {
 
 // alert shows the operator what happened with a credential, and does what config.toml says about it.
 func (s *Supervisor) alert(a inject.Alert) {
-	c := &s.creds
-	c.mu.Lock()
-	c.alerts = append(c.alerts, alert{s.now(), a})
-	if n := len(c.alerts); n > maxAlerts {
-		c.alerts = slices.Delete(c.alerts, 0, n-maxAlerts)
+	if a.Reason == policy.ReasonDummyElsewhere && s.cfg.Load().Tripwire.Revoke && s.creds.revoking.CompareAndSwap(false, true) {
+		s.serving.Go(func() {
+			defer s.creds.revoking.Store(false)
+			s.revokeSession(a.Box)
+		})
 	}
-	c.mu.Unlock()
+	if !s.creds.told(a, s.now()) {
+		return
+	}
 	s.capture.Audit(&capture.Event{Event: "alert", Rule: a.Rule, Box: a.Box, Reason: string(a.Reason), Detail: a.Host + ": " + a.Detail})
 	s.log.Warn("credential alert", slog.String("reason", string(a.Reason)), slog.String("rule", a.Rule), slog.String("box", a.Box), slog.String("host", a.Host))
-	if a.Reason == policy.ReasonDummyElsewhere && s.cfg.Load().Tripwire.Revoke {
-		s.serving.Go(func() { s.revokeSession(a.Box) })
-	}
 }
 
 // revokeSession takes the session grants of a box away, the project's among them: it uses those too.
 func (s *Supervisor) revokeSession(box string) {
+	if !slices.ContainsFunc(s.grants.File().Grants, func(g state.Grant) bool {
+		return !g.Deny && g.Level != state.Permanent && (g.Box == "" || g.Box == box)
+	}) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	_, err := s.grants.EndSession(ctx)
@@ -449,7 +478,11 @@ func (s *Supervisor) credentialNotes() []string {
 		out = append(out, "credentials are off: "+s.creds.fault.Error())
 	}
 	for _, a := range s.creds.alerts {
-		out = append(out, fmt.Sprintf("alert %s: %s: %s (%s, box %s): fy log --denied", a.at.UTC().Format("15:04:05Z"), a.Reason, a.Detail, a.Host, a.Box))
+		times := ""
+		if a.times > 1 {
+			times = fmt.Sprintf(", %d times", a.times)
+		}
+		out = append(out, fmt.Sprintf("alert %s%s: %s: %s (%s, box %s): fy log --denied", a.at.UTC().Format("15:04:05Z"), times, a.Reason, a.Detail, a.Host, a.Box))
 	}
 	return out
 }
