@@ -2,6 +2,7 @@ package proof
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,7 +64,11 @@ func Label(rings []RingStatus, policy Policy) (label, boundary, why string) {
 				proven = i
 			}
 		case Off:
-		case Unavailable, Configured, Stale:
+		case Unavailable: // says nothing where another wall is set up
+			if r.Why != "" && !slices.ContainsFunc(rings, func(o RingStatus) bool { return o.State == Configured && o.Kind == Enforcement || o.State == Stale }) {
+				reason = r.Why
+			}
+		case Configured, Stale:
 			if r.Why != "" {
 				reason = r.Why
 			}

@@ -28,8 +28,8 @@ const (
 	PauseVerb = "__pause"
 )
 
-// program is our own binary in the machine, and in the container, read-only.
-const program = "/opt/foldyard/fy"
+// Program is our own binary in the container, read-only.
+const Program = "/opt/foldyard/fy"
 
 // Host runs commands in the machine as its user.
 type Host struct {
@@ -53,6 +53,7 @@ type Spec struct {
 	Nested   bool
 	Engine   bool              // the machine's rootless engine socket
 	UID      int               // of the machine's user
+	Program  string            // our own binary in the machine
 	Files    map[string][]byte // below /etc/foldyard
 }
 
@@ -75,6 +76,8 @@ func (s Spec) Check() error {
 		return fmt.Errorf("image %q of the box: want a name", s.Image)
 	case !path.IsAbs(s.Repo) || strings.ContainsAny(s.Repo, ":,"):
 		return fmt.Errorf("repo %q: a container cannot mount a path with a colon or comma", s.Repo)
+	case !path.IsAbs(s.Program) || strings.ContainsAny(s.Program, ":,"):
+		return fmt.Errorf("our own program %q: want an absolute path", s.Program)
 	case !path.IsAbs(s.Home) || strings.ContainsAny(s.Home, ":,"):
 		return fmt.Errorf("home %q: want an absolute path", s.Home)
 	}
@@ -86,7 +89,7 @@ func (s Spec) args() []string {
 	a := []string{
 		"podman", "run", "--detach", "--name", Name(s.ID), "--label", "foldyard.box=" + s.ID, "--hostname", "box",
 		"--pull=never", "--log-driver=none", "--pids-limit=4096", "--security-opt=label=disable",
-		"--entrypoint", program, "--workdir", s.Repo,
+		"--entrypoint", Program, "--workdir", s.Repo,
 	}
 	if s.Root {
 		a = append(a, "--user=0:0")
@@ -104,7 +107,7 @@ func (s Spec) args() []string {
 	for _, g := range s.Guarded {
 		a = append(a, "--volume="+path.Join(s.Repo, g)+":"+path.Join(s.Repo, g)+":ro")
 	}
-	a = append(a, "--volume="+program+":"+program+":ro", "--volume="+s.dir()+":/etc/foldyard:ro", "--tmpfs=/tmp:rw,exec,mode=1777")
+	a = append(a, "--volume="+s.Program+":"+Program+":ro", "--volume="+s.dir()+":/etc/foldyard:ro", "--tmpfs=/tmp:rw,exec,mode=1777")
 	if s.KeepHome {
 		a = append(a, "--volume="+homeVolume+":"+s.Home+":U")
 	} else {
@@ -150,8 +153,13 @@ func Start(ctx context.Context, h Host, s Spec) (err error) {
 			return fmt.Errorf("start the VM's engine socket: %w", err)
 		}
 	}
-	if _, err := h.Run(ctx, nil, s.args()...); err != nil {
+	const look = `"$@" >/dev/null && podman container inspect --format '{{.State.Running}}' "$0"`
+	out, err := h.Run(ctx, nil, append([]string{"sh", "-c", look, Name(s.ID)}, s.args()...)...)
+	if err != nil {
 		return fmt.Errorf("start the container: %w", err)
+	}
+	if strings.TrimSpace(string(out)) != "true" {
+		return errors.New("the container ended at once: its image may not let this user run a program")
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func testSpec() Spec {
-	return Spec{ID: "b1", Image: "localhost/x:1", Repo: "/home/dev/app", Guarded: []string{".git/hooks"}, User: "dev", Home: "/home/dev", UID: 1000,
+	return Spec{ID: "b1", Image: "localhost/x:1", Repo: "/home/dev/app", Guarded: []string{".git/hooks"}, User: "dev", Home: "/home/dev", UID: 1000, Program: "/opt/foldyard/fy-1",
 		Files: map[string][]byte{"/etc/foldyard/ca.pem": []byte("ca"), "/etc/passwd": []byte("not ours there")}}
 }
 
@@ -19,7 +19,7 @@ func TestArgumentsSayWhatTheBoxIs(t *testing.T) {
 	has := func(s Spec, want string) bool { return slices.Contains(s.args(), want) }
 	s := testSpec()
 	for _, want := range []string{"--userns=keep-id", "--cap-drop=all", "--security-opt=no-new-privileges", "--volume=/home/dev/app:/home/dev/app",
-		"--volume=/home/dev/app/.git/hooks:/home/dev/app/.git/hooks:ro", "--volume=/opt/foldyard/fy:/opt/foldyard/fy:ro", "--pull=never", "--tmpfs=/home/dev:rw,exec,mode=0777"} {
+		"--volume=/home/dev/app/.git/hooks:/home/dev/app/.git/hooks:ro", "--volume=/opt/foldyard/fy-1:/opt/foldyard/fy:ro", "--pull=never", "--tmpfs=/home/dev:rw,exec,mode=0777"} {
 		if !has(s, want) {
 			t.Errorf("no %s in %q", want, s.args())
 		}
@@ -54,6 +54,7 @@ func TestBadSpecIsRefused(t *testing.T) {
 		"a repo that adds a mount": func(s *Spec) { s.Repo = "/a:/b" },
 		"a relative repo":          func(s *Spec) { s.Repo = "a" },
 		"a home that adds a mount": func(s *Spec) { s.Home = "/a:/b" },
+		"no program":               func(s *Spec) { s.Program = "" },
 	} {
 		s := testSpec()
 		f(&s)
@@ -73,12 +74,27 @@ func TestBadSpecIsRefused(t *testing.T) {
 	}
 }
 
+// A container whose first process ends at once is no box.
+func TestContainerThatEndsAtOnceIsAnError(t *testing.T) {
+	for state, want := range map[string]bool{"true\n": true, "false\n": false, "": false} {
+		var ran []string
+		h := Host{Run: func(_ context.Context, _ io.Reader, argv ...string) ([]byte, error) {
+			ran = append(ran, strings.Join(argv, " "))
+			return []byte(state), nil
+		}}
+		err := Start(t.Context(), h, testSpec())
+		if (err == nil) != want || !want && !strings.Contains(ran[len(ran)-1], "podman rm") {
+			t.Errorf("state %q: %v, ran %q", state, err, ran)
+		}
+	}
+}
+
 func TestFailedStartLeavesNothing(t *testing.T) {
 	var ran []string
 	h := Host{Run: func(_ context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
 		line := strings.Join(argv, " ")
 		ran = append(ran, line)
-		if strings.HasPrefix(line, "podman run") {
+		if strings.Contains(line, "podman run") {
 			return nil, errors.New("no space")
 		}
 		if stdin != nil {

@@ -125,7 +125,7 @@ func (k *Keeper) one(ctx context.Context, c *wire.Conn) {
 				argv = append(argv, "--user=0:0", "--privileged")
 			}
 		}
-		out, err := k.Host.Run(ctx, bytes.NewReader(m.Data), append(argv, Name(k.ID), program, "__probe")...)
+		out, err := k.Host.Run(ctx, bytes.NewReader(m.Data), append(argv, Name(k.ID), Program, "__probe")...)
 		if err != nil || !json.Valid(out) {
 			fail(fmt.Sprintf("the probes ended without a result: %v", err))
 			return
@@ -179,7 +179,7 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 	if e.Launch {
 		defer k.finish(ctx)
 	}
-	argv := k.Host.Argv([]string{"podman", "exec", "--interactive", Name(k.ID), program, EnterVerb})
+	argv := k.Host.Argv([]string{"podman", "exec", "--interactive", Name(k.ID), Program, EnterVerb})
 	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it ends with its client's connection
 	cmd.Dir = "/"
 	in, err := cmd.StdinPipe()
@@ -252,8 +252,14 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 	code := exitCode(cmd.Wait())
 	close(ended)
 	if code == 255 { // ssh's own failure, or the command's
-		if runs, err := Runs(ctx, k.Host, k.ID); err != nil || !runs {
+		runs, err := Runs(ctx, k.Host, k.ID)
+		if err != nil {
 			fail(errors.New("the connection to the VM was lost"))
+			return
+		}
+		if !runs {
+			fail(errors.New("the container has ended"))
+			k.finish(ctx)
 			return
 		}
 	}

@@ -52,6 +52,7 @@ type vm struct {
 	report  machine.Report
 	spec    machine.Spec
 	band    uint16
+	program string // our own, in the machine
 	nonce   string // of the engine's token
 	table   *dns.Table
 	keepers map[string]*container.Keeper
@@ -144,10 +145,11 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 	if v.band, err = s.opt.Host.Layout.Band(ctx, s.opt.Project.Name); err != nil {
 		return err
 	}
-	share, err := s.share()
+	share, name, err := s.share()
 	if err != nil {
 		return err
 	}
+	v.program = machine.SharePath + "/" + name
 	spec := machine.Spec{
 		CPUs: cfg.Machine.CPUs, Memory: int64(cfg.Machine.Memory), Disk: int64(cfg.Machine.Disk),
 		Image: cfg.Machine.Image, Digest: cfg.Machine.Digest, Kernel: cfg.Machine.Kernel, Initrd: cfg.Machine.Initrd,
@@ -180,33 +182,33 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 	return nil
 }
 
-// share is the directory that the machine sees read-only: our own program, of the same kind as this computer's.
-func (s *Supervisor) share() (string, error) {
+// share is the directory that the machine sees read-only, and our own program in it, of the same kind as this computer's. Another
+// fy has another name: the machine would go on with what it read of the old one.
+func (s *Supervisor) share() (dir, name string, err error) {
 	if runtime.GOOS != "linux" {
-		return "", &control.Error{Code: control.CodeHost, Detail: "boxes in a VM are built for Linux hosts only: the VM needs fy for Linux", Hint: "fy doctor"}
+		return "", "", &control.Error{Code: control.CodeHost, Detail: "boxes in a VM are built for Linux hosts only: the VM needs fy for Linux", Hint: "fy doctor"}
 	}
-	dir := filepath.Join(s.opt.Project.Dir, "guest")
+	dir = filepath.Join(s.opt.Project.Dir, "guest")
 	if err := state.EnsureDir(dir); err != nil {
-		return "", err
+		return "", "", err
 	}
-	src, err := os.Open(s.opt.Program)
+	data, err := os.ReadFile(s.opt.Program)
 	if err != nil {
-		return "", fmt.Errorf("read our own program: %w", err)
+		return "", "", fmt.Errorf("read our own program: %w", err)
 	}
-	defer src.Close()
-	info, err := src.Stat()
-	if err != nil {
-		return "", err
+	sum := sha256.Sum256(data)
+	name = "fy-" + hex.EncodeToString(sum[:6])
+	path := filepath.Join(dir, name)
+	if old, err := os.Stat(path); err == nil && old.Size() == int64(len(data)) {
+		return dir, name, nil
 	}
-	path := filepath.Join(dir, "fy")
-	if old, err := os.Stat(path); err == nil && old.Size() == info.Size() && !old.ModTime().Before(info.ModTime()) {
-		return dir, nil
+	if len(s.vm.keepers) == 0 { // nothing runs from an old one
+		old, _ := filepath.Glob(filepath.Join(dir, "fy*")) // the pattern is ours
+		for _, f := range old {
+			_ = os.Remove(f) // one that stays costs space
+		}
 	}
-	data, err := io.ReadAll(io.LimitReader(src, 512<<20))
-	if err != nil {
-		return "", fmt.Errorf("read our own program: %w", err)
-	}
-	return dir, state.WriteAtomic(path, data, 0o755)
+	return dir, name, state.WriteAtomic(path, data, 0o755)
 }
 
 // vmServe opens what the machine reaches on this computer: names, and its engine's way out.
@@ -310,7 +312,7 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 	}
 	spec := container.Spec{
 		ID: id, Image: image, Repo: s.opt.Dir, ReadOnly: q.RO, Guarded: s.guarded(cfg), User: u.Name, Home: u.Home, KeepHome: rec.Home,
-		Root: cfg.Box.Root, Nested: cfg.Box.Nested, Engine: cfg.Box.Engine, UID: os.Geteuid(),
+		Root: cfg.Box.Root, Nested: cfg.Box.Nested, Engine: cfg.Box.Engine, UID: os.Geteuid(), Program: v.program,
 	}
 	if spec.Files, err = s.vmFiles(id, u, cfg); err != nil {
 		_ = l.Close()
@@ -544,7 +546,7 @@ func (s *Supervisor) Machine(ctx context.Context, q control.MachineRequest) (con
 	if q.Op != "" && q.Op != control.MachineShell {
 		for _, b := range s.running() {
 			if b.inVM() {
-				s.stopBox(ctx, b)
+				s.mustEnd(ctx, b)
 			}
 		}
 	}

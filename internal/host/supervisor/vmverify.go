@@ -56,13 +56,13 @@ func (s *Supervisor) vmPlaces(b *sandbox, image string) []battery.VMPlace {
 			return s.vm.m.Run(ctx, machine.Command{Argv: argv, Stdin: bytes.NewReader(plan)})
 		}}
 	}
-	const fy = machine.SharePath + "/fy"
+	fy := s.vm.program
 	with := func(flags ...string) []string {
 		argv := append([]string{"podman", "run", "--rm", "--interactive", "--pull=never", "--log-driver=none", "--security-opt=label=disable", "--volume=" + fy + ":" + fy + ":ro", "--entrypoint=" + fy}, flags...)
 		return append(argv, image, vmprobe.Verb)
 	}
 	return []battery.VMPlace{
-		place("box", "from the box", false, "podman", "exec", "--interactive", container.Name(b.id), fy, vmprobe.Verb),
+		place("box", "from the box", false, "podman", "exec", "--interactive", container.Name(b.id), container.Program, vmprobe.Verb),
 		place("user", "as the VM's user, outside the box", true, fy, vmprobe.Verb),
 		place("host-net", "from a container with --network=host", false, with("--network=host")...),
 		place("privileged", "from a container with --privileged --network=host", false, with("--privileged", "--network=host")...),

@@ -134,7 +134,7 @@ func (o VMOptions) tries(nonce string, open []uint16) []vmTry {
 	add(vmTry{Try: vmprobe.Try{ID: "boot-script", Kind: vmprobe.Run, Argv: []string{"ls", "/mnt/lima-cidata"}}, title: "the disk that holds the boot script", own: true})
 	add(vmTry{Try: vmprobe.Try{ID: "firewall-file", Kind: vmprobe.Write, Target: "/etc/foldyard/firewall.nft"}, title: "writing the firewall's file", own: true})
 	add(vmTry{Try: vmprobe.Try{ID: "ca-file", Kind: vmprobe.Write, Target: "/etc/foldyard/ca.pem"}, title: "writing the CA", own: true})
-	add(vmTry{Try: vmprobe.Try{ID: "own-program", Kind: vmprobe.Write, Target: "/opt/foldyard/fy"}, title: "writing our own program", own: true})
+	add(vmTry{Try: vmprobe.Try{ID: "own-program", Kind: vmprobe.Write, Target: "/opt/foldyard/planted"}, title: "writing our own program", own: true})
 	return out
 }
 

@@ -13,5 +13,7 @@ cp /usr/bin/curl "$root/usr/bin/curl"
 done
 printf 'root:x:0:0:root:/:/bin/sh\n' > "$root/etc/passwd"
 printf 'root:x:0:\n' > "$root/etc/group"
+chmod 755 "$root"
+chmod 1777 "$root/tmp"
 tar -C "$root" --owner=0 --group=0 -cf "$1" .
 chmod a+r "$1"

@@ -88,8 +88,13 @@ case " ${FY_VM_STEPS:-all} " in
   want "no label" "cooperative" 0 "$FY" status
   ;;
 esac
-want "removed" "removed" 0 "$FY" machine rm
-"$FY" supervisor stop > /dev/null 2>&1
+case " ${FY_VM_STEPS:-all} " in
+*" keep "*) ;;
+*)
+  want "removed" "removed" 0 "$FY" machine rm
+  "$FY" supervisor stop > /dev/null 2>&1
+  ;;
+esac
 echo "vm e2e: $failed failed, $((SECONDS - began)) s"
 cp "$DIR/verify.json" "$DIR/../verify.json" 2> /dev/null
 [ "$failed" = 0 ]
