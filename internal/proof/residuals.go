@@ -25,6 +25,8 @@ func AllResiduals() []Residual {
 		{"granted-hosts", "", "A granted host receives whatever the box sends it, and can pass it on."},
 		{"passthrough", "", "Inside a passthrough tunnel only the name is judged: fronting and ECH cannot be seen."},
 		{"repo", "", "The box can change the repo. What host tools execute from it is read-only or listed, other code there is yours to review before you run it."},
+		{"credential-echo", "", "A granted host that echoes can hand a credential over: masking finds whole values in common forms only."},
+		{"credential-use", "", "A box holds no credential of an [[inject]] rule, but what it asks of the rule's hosts is done with it."},
 		{"box-login", "", "A login done inside the box is a real credential in the box, and stays in the kept home."},
 		{"one-project", "", "Boxes of one project share its repo and are one trust domain."},
 		{"side-channels", "", "Timing, load and the fact that a request was made can be observed by others on this computer and by granted hosts."},

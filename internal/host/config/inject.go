@@ -239,8 +239,8 @@ func (c *checker) injectHosts(r injectRule) []policy.Rule {
 			c.bad(key, "%s", err)
 		case rule.NeedsIntercept() || strings.Contains(h, "/"):
 			c.bad(key, "want HOST or HOST:PORT, got %s: path and methods are keys of their own", quote(h))
-		case strings.HasPrefix(h, "*") && rule.Wide() && !usual:
-			c.bad(key, "%s covers hosts of strangers, who would get the credential", quote(h))
+		case strings.HasPrefix(h, "*") && rule.Wide() && !usual && !c.at[key].operator:
+			c.bad(key, "%s covers hosts of strangers, who would get the credential: name the hosts, or set the rule in config.toml", quote(h))
 		default:
 			rules = append(rules, rule)
 		}
