@@ -51,6 +51,7 @@ func (s *Supervisor) openEgress(ctx context.Context, cfg *config.Effective) (err
 	if dc.Proxy, err = dialer.ProxyFunc(s.proxyOptions(cfg.Upstream.Proxy)); err != nil {
 		return err
 	}
+	s.upstream = dc.Proxy
 	if dc.ClientCerts, err = clientCerts(cfg.Upstream.ClientCerts); err != nil {
 		return err
 	}

@@ -51,6 +51,9 @@ func (s *Supervisor) Status(ctx context.Context) (control.Status, error) {
 		out.Notes = append(out.Notes, fmt.Sprintf("%d log records were dropped", st.Dropped))
 	}
 	out.Notes = append(out.Notes, s.exportNotes()...)
+	if s.upstream != nil {
+		out.Notes = append(out.Notes, proxyNote)
+	}
 	out.Credentials, out.Notes = s.credentialList(), append(out.Notes, s.credentialNotes()...)
 	b := s.longLived()
 	if b == nil {

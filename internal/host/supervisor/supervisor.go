@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"foldyard/internal/egress/ca"
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/config"
@@ -67,6 +69,7 @@ type Supervisor struct {
 	capture   *capture.Log
 	authority *ca.Authority
 	dialer    *dialer.Dialer
+	upstream  func(dest.Target) (*url.URL, error) // the operator's proxy, nil if there is none
 	engine    *proxy.Engine
 	creds     credentials
 	trust     func() (map[string][]byte, error)  // certificate files of every box

@@ -53,6 +53,9 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 	default:
 		out.Fix = "fy allow " + rule
 	}
+	if d.Verdict.Permits() && s.proxied(pq.Target) {
+		out.Note = join(out.Note, proxyNote)
+	}
 	if !d.Expires.IsZero() {
 		out.Note = join(out.Note, "ends "+d.Expires.UTC().Format("2006-01-02 15:04:05Z"))
 	}
@@ -60,6 +63,17 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 		out.Note = join(out.Note, "not decrypted: what happens inside the tunnel, another host behind the same front included, is not seen")
 	}
 	return out, nil
+}
+
+const proxyNote = "the upstream proxy resolves names: which addresses they lead to is its to judge"
+
+// proxied reports whether the operator's upstream proxy is asked for t.
+func (s *Supervisor) proxied(t dest.Target) bool {
+	if s.upstream == nil {
+		return false
+	}
+	u, err := s.upstream(t)
+	return err == nil && u != nil
 }
 
 func how(d policy.Decision) string {
