@@ -12,7 +12,7 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
-	if len(os.Args) == 2 {
+	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case namespace.KeeperVerb:
 			return namespace.Keep()

@@ -12,7 +12,7 @@ import (
 const attributeTimeout = 250 * time.Millisecond
 
 // attributions bounds the questions that are asked at once.
-const attributions = 8
+const attributions = 4
 
 // attribute names the process in a box that owns the socket at remote, by the box's own word. It is nil when that is not known.
 func (s *Supervisor) attribute(id string, _, remote netip.AddrPort) *capture.Process {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -59,8 +60,8 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 		err = context.Cause(ctx) // nobody is there to launch its command
 	}
 	if err != nil {
-		s.stopBox(context.WithoutCancel(ctx), b)
-		return control.Box{}, err
+		_, serr := s.stopBox(context.WithoutCancel(ctx), b)
+		return control.Box{}, errors.Join(err, serr)
 	}
 	out.Notes = s.notes()
 	return out, nil
@@ -127,7 +128,7 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 		b.before = marks(s.opt.Dir)
 		recorded <- state.WriteBox(s.opt.Project, rec)
 	}()
-	err = namespace.Start(ctx, program, sp, rec.Socket)
+	err = namespace.Start(ctx, program, s.reserve.take(), sp, rec.Socket)
 	if werr := <-recorded; err == nil && werr != nil {
 		_ = b.client.Stop(ctx) // without a record nobody could take it back
 		return nil, werr
@@ -138,6 +139,9 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 	if err := s.serve(ctx, b); err != nil {
 		_ = b.client.Stop(ctx) // the first error is the one that counts
 		return nil, err
+	}
+	if q.Oneshot && name != twinName {
+		s.reserve.fill(program, sp.User)
 	}
 	s.log.Info("box started", slog.String("box", id), slog.Bool("oneshot", q.Oneshot))
 	return b, nil
@@ -220,11 +224,13 @@ func (s *Supervisor) enter(b *sandbox, q control.EnterRequest) (control.Box, err
 func (s *Supervisor) StopBox(ctx context.Context, id string) (control.Stopped, error) {
 	b, err := s.find(id)
 	if err != nil {
-		return control.Stopped{ID: id, Gone: true}, nil
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.last.take(id), nil
 	}
-	out := s.stopBox(ctx, b)
-	if id != "" {
-		return out, nil
+	out, err := s.stopBox(ctx, b)
+	if err != nil || id != "" {
+		return out, err
 	}
 	s.endSession(ctx)
 	if b.inVM() && !slices.ContainsFunc(s.running(), (*sandbox).inVM) {
@@ -233,30 +239,67 @@ func (s *Supervisor) StopBox(ctx context.Context, id string) (control.Stopped, e
 	return out, nil
 }
 
-func (s *Supervisor) stopBox(ctx context.Context, b *sandbox) control.Stopped {
+// stopBox ends a box: it asks the keeper, and kills it when it does not answer. A box that is still there then is an error, and is
+// neither forgotten nor called ended.
+func (s *Supervisor) stopBox(ctx context.Context, b *sandbox) (control.Stopped, error) {
 	limit := stopTimeout
 	if b.inVM() {
 		limit = vmStopTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := b.client.Stop(ctx); err != nil {
-		s.log.Debug("box did not take stop", slog.String("box", b.id), slog.String("error", err.Error()))
-	}
-	select {
-	case <-b.links.Gone():
-	case <-ctx.Done():
+	out := control.Stopped{ID: b.id}
+	if err := s.end(ctx, b, limit); err != nil {
+		b.release() // its record stays: whoever comes next finds it
+		return out, &control.Error{Code: control.CodeHost, Detail: fmt.Sprintf("box %s does not end: %v", b.id, err), Hint: "fy down"}
 	}
 	b.cancel()
 	select {
 	case <-b.ended:
 	case <-ctx.Done():
 	}
-	out := control.Stopped{ID: b.id, Refused: b.tally.rows()}
-	if b.before != nil {
-		out.Changed = changedSince(s.opt.Dir, b.before)
+	return s.account(b), nil
+}
+
+// mustEnd ends a box whose end nobody asked to hear of.
+func (s *Supervisor) mustEnd(ctx context.Context, b *sandbox) {
+	if _, err := s.stopBox(ctx, b); err != nil {
+		s.log.Error("box not ended", slog.String("box", b.id), slog.String("error", err.Error()))
 	}
-	return out
+}
+
+// end returns once the keeper is gone, and with it everything in the box.
+func (s *Supervisor) end(ctx context.Context, b *sandbox, limit time.Duration) error {
+	asked, cancel := context.WithTimeout(ctx, limit/4)
+	defer cancel()
+	err := b.client.Stop(asked)
+	if err == nil || b.inVM() {
+		asked = ctx
+		if !b.inVM() {
+			asked, cancel = context.WithTimeout(ctx, limit/2)
+			defer cancel()
+		}
+		select {
+		case <-b.links.Gone():
+			return nil
+		case <-asked.Done():
+		}
+	}
+	s.log.Warn("box did not take stop", slog.String("box", b.id), slog.Any("error", err))
+	select {
+	case <-b.links.Gone():
+		return nil
+	default:
+	}
+	if kerr := b.links.Kill(); kerr != nil {
+		return errors.Join(err, kerr)
+	}
+	select {
+	case <-b.links.Gone():
+		return nil
+	case <-ctx.Done():
+		return errors.Join(err, ctx.Err())
+	}
 }
 
 func randomHex(n int) string {

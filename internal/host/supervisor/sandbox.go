@@ -18,6 +18,7 @@ import (
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/config"
+	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
 	"foldyard/internal/wall/namespace"
 )
@@ -125,9 +126,16 @@ func (s *Supervisor) after(b *sandbox) {
 		b.saving.Stop()
 	}
 	b.mu.Unlock()
+	var last control.Stopped
+	if b.rec.Oneshot && !released {
+		last = s.account(b)
+	}
 	s.mu.Lock()
 	delete(s.boxes, b.id)
 	s.idle = s.now()
+	if last.ID != "" {
+		s.last.put(last)
+	}
 	s.mu.Unlock()
 	close(b.ended)
 	if released {
@@ -212,7 +220,7 @@ func (s *Supervisor) adoptAll(ctx context.Context) {
 			continue
 		}
 		if rec.Name == twinName { // its battery died with its supervisor
-			s.stopBox(ctx, b)
+			s.mustEnd(ctx, b)
 			continue
 		}
 		b.before = marks(s.opt.Dir)

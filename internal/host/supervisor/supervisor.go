@@ -75,6 +75,7 @@ type Supervisor struct {
 	trust     func() (map[string][]byte, error)  // certificate files of every box
 	program   func() (*namespace.Program, error) // of keepers and agents
 	whole     func() (*namespace.Program, error) // fy itself, for probes
+	reserve   reserve
 
 	asks       asks
 	counts     counts
@@ -90,6 +91,7 @@ type Supervisor struct {
 
 	mu        sync.Mutex
 	boxes     map[string]*sandbox
+	last      lastWords // of one-shot boxes that ended before they were stopped
 	vm        vm
 	busy      int       // boxes that are being made
 	idle      time.Time // since when there is no box
@@ -256,6 +258,7 @@ func (s *Supervisor) close() {
 			s.log.Warn("machine not stopped", slog.String("error", err.Error()))
 		}
 	}
+	s.reserve.close()
 	s.engine.Close()
 	s.closeCredentials()
 	s.serving.Wait()
@@ -385,7 +388,7 @@ func (s *Supervisor) Stop(ctx context.Context, keep bool) error {
 	s.keep.Store(keep)
 	if !keep {
 		for _, b := range s.running() {
-			s.stopBox(ctx, b)
+			s.mustEnd(ctx, b)
 		}
 		s.endSession(ctx)
 	}

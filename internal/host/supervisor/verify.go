@@ -40,7 +40,7 @@ func (s *Supervisor) Verify(ctx context.Context, q control.VerifyRequest) (json.
 		if in, err = s.make(ctx, s.cfg.Load(), control.BoxRequest{Home: b.rec.Home, Oneshot: !b.rec.Home}, twinName); err != nil {
 			return nil, err
 		}
-		defer s.stopBox(context.WithoutCancel(ctx), in)
+		defer s.mustEnd(context.WithoutCancel(ctx), in)
 	}
 	in.probing.Store(true)
 	defer in.probing.Store(false)

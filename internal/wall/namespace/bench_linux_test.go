@@ -29,7 +29,7 @@ func BenchmarkBox(b *testing.B) {
 	spec := Spec{ID: "bench", Nonce: "n", Repo: dir, User: User{Name: "dev", UID: uid, GID: gid, Home: "/home/dev", Shell: "/bin/sh"}}
 	for b.Loop() {
 		socket := filepath.Join(dir, "box.sock")
-		if err := Start(context.Background(), p, spec, socket); err != nil {
+		if err := Start(context.Background(), p, nil, spec, socket); err != nil {
 			b.Fatal(err)
 		}
 		c := NewClient(socket, spec.Nonce)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"foldyard/internal/box/wire"
 )
 
@@ -138,9 +140,10 @@ type Links struct {
 	DNSStream []net.Listener
 	DNSPacket []net.PacketConn
 
+	keeper  int // pidfd of the keeper; -1 where it is not a process of this computer
 	conn    *wire.Conn
 	refused func([]Refusal)
-	mu      sync.Mutex // one SetGranted at a time
+	mu      sync.Mutex // one SetGranted at a time; guards keeper
 	acks    chan error
 	gone    chan struct{}
 }
@@ -166,7 +169,12 @@ func (c *Client) Adopt(ctx context.Context, refused func([]Refusal)) (*Links, er
 	if m.Op != "links" || len(m.Names) != len(files) {
 		return fail(errors.New(m.Error))
 	}
-	l := &Links{conn: conn, refused: refused, acks: make(chan error, 1), gone: make(chan struct{})}
+	l := &Links{conn: conn, keeper: -1, refused: refused, acks: make(chan error, 1), gone: make(chan struct{})}
+	if m.Pid > 0 {
+		if l.keeper, err = unix.PidfdOpen(m.Pid, 0); err != nil {
+			return fail(fmt.Errorf("hold the keeper: %w", err))
+		}
+	}
 	for i, f := range files {
 		if err := l.take(m.Names[i], f); err != nil {
 			l.closeSockets()
@@ -265,11 +273,30 @@ func (l *Links) closeSockets() {
 	}
 }
 
-// Close gives the sockets up.
+// Kill ends the box without asking it: a box that keeps its keeper busy is ended all the same.
+func (l *Links) Kill() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keeper < 0 {
+		return errors.New("end the box: its keeper is no process of this computer")
+	}
+	if err := unix.PidfdSendSignal(l.keeper, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("end the box: %w", err)
+	}
+	return nil
+}
+
+// Close gives the sockets up. It may be called once.
 func (l *Links) Close() {
 	l.conn.Close()
 	<-l.gone
 	l.closeSockets()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keeper >= 0 {
+		unix.Close(l.keeper)
+		l.keeper = -1
+	}
 }
 
 // Session is a command that runs in a box.

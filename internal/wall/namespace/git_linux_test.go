@@ -1,11 +1,17 @@
 package namespace
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // gitRepo makes a repo with a commit in it.
@@ -62,5 +68,104 @@ func TestMarkersLeaveGitAsItWasAndGoWithTheLastBox(t *testing.T) {
 	end(b)
 	if _, err := os.Stat(mark); !os.IsNotExist(err) {
 		t.Errorf("the marker stays: %v", err)
+	}
+}
+
+func TestWhatGitIncludesIsReadOnly(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gitRepo(t, dir)
+	conf := "[include]\n\tpath = ../conf/there\n[includeIf \"gitdir:/\"]\n\tpath = ../conf/missing\n[core]\n\thooksPath = tools/hooks\n"
+	for name, text := range map[string]string{".git/config": conf, "conf/there": "", "conf/other": ""} {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, spec := testBox(t, func(s *Spec) { s.Repo = dir })
+	out, _ := in(t, c, spec, "for f in conf/there conf/missing tools/hooks/x conf/other; do (echo x > $f) 2>/dev/null && echo wrote $f; done; mv conf conf2 2>/dev/null && echo moved")
+	if out != "wrote conf/other\n" {
+		t.Errorf("got %q, want only the control written", out)
+	}
+	f, err := c.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waitGone(t, "the keeper", f.Keeper)
+	if _, err := os.Stat(filepath.Join(dir, "conf/missing")); !os.IsNotExist(err) {
+		t.Errorf("what was made in its place stays: %v", err)
+	}
+}
+
+func TestBusyKeeperIsEndedAllTheSame(t *testing.T) {
+	c, _ := testBox(t, nil)
+	f, err := c.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := c.Adopt(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer links.Close()
+	if err := unix.Kill(f.Keeper, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C { // each of its threads stops in its own time
+		stats, err := filepath.Glob("/proc/" + strconv.Itoa(f.Keeper) + "/task/*/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(stats, func(p string) bool { b, _ := os.ReadFile(p); return !strings.Contains(string(b), ") T ") }) {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.Stop(ctx); err == nil {
+		t.Fatal("control: a stopped keeper answered")
+	}
+	if err := links.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-links.Gone()
+	waitGone(t, "the keeper", f.Keeper)
+	waitGone(t, "the agent", f.Pid)
+}
+
+func TestPlantedTreesMakeNoBoxStartSlowly(t *testing.T) {
+	dir := t.TempDir()
+	p := dir
+	for range maxDepth + 2 {
+		p = filepath.Join(p, "d")
+	}
+	if err := os.MkdirAll(p, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sockets(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "deep") {
+		t.Errorf("a deep tree: %v", err)
+	}
+	many := t.TempDir()
+	for i := range maxCovered {
+		if err := unix.Mkfifo(filepath.Join(many, strconv.Itoa(i)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := sockets(t.Context(), many); err != nil || len(got) != maxCovered {
+		t.Errorf("control: %d %v", len(got), err)
+	}
+	if err := unix.Mkfifo(filepath.Join(many, "more"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sockets(t.Context(), many); err == nil || !strings.Contains(err.Error(), "find .") {
+		t.Errorf("too many FIFOs: %v", err)
 	}
 }

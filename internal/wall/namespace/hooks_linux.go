@@ -3,6 +3,7 @@ package namespace
 import (
 	"errors"
 	"io"
+	"iter"
 	"os"
 	"path"
 	"strings"
@@ -28,6 +29,16 @@ func (g *guard) hooks(repo string, open func(string) bool) {
 	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
 	if err != nil {
 		return
+	}
+	for _, p := range includedPaths(string(text), repo) {
+		if open(p) {
+			continue
+		}
+		// A missing one is made, empty, for as long as the box lives: else the box would make it.
+		if g.make(path.Dir(p)) {
+			g.mark(path.Dir(p), path.Base(p), "")
+		}
+		g.readOnly(p)
 	}
 	for _, p := range hooksPaths(string(text), repo) {
 		if open(p) {
@@ -60,37 +71,73 @@ func (g *guard) make(p string) bool {
 	return true
 }
 
-// hooksPaths finds every core.hooksPath in the text of a git configuration (git-config(1)) that lies in repo, as a path in it.
+// hooksPaths finds every core.hooksPath in the text of a git configuration (git-config(1)) that lies in repo, as a path in it. A relative
+// one is relative to the work tree.
 func hooksPaths(text, repo string) []string {
 	var out []string
-	section := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "[") {
-			head, rest, ok := strings.Cut(line[1:], "]")
-			if !ok {
-				continue
-			}
-			section, line = strings.ToLower(strings.TrimSpace(head)), strings.TrimSpace(rest)
-		}
-		key, value, ok := strings.Cut(line, "=")
-		if !ok || section != "core" || !strings.EqualFold(strings.TrimSpace(key), "hooksPath") {
+	for s := range settings(text) {
+		if s.section != "core" || !strings.EqualFold(s.key, "hooksPath") {
 			continue
 		}
-		p := gitValue(value)
-		if path.IsAbs(p) {
-			if !under(path.Clean(p), repo) {
-				continue
-			}
-			p = strings.TrimPrefix(path.Clean(p), repo)
+		if p, ok := inRepo(s.value, ".", repo); ok && p != "." && !under(p, ".git/hooks") {
+			out = append(out, p)
 		}
-		p = path.Clean(strings.TrimPrefix(p, "/"))
-		if p == "." || p == ".." || strings.HasPrefix(p, "../") || strings.HasPrefix(p, "~") || under(p, ".git/hooks") {
-			continue
-		}
-		out = append(out, p)
 	}
 	return out
+}
+
+// includedPaths finds the files that a git configuration includes (include.path, includeIf.*.path) and that lie in repo. A relative one
+// is relative to the configuration.
+func includedPaths(text, repo string) []string {
+	var out []string
+	for s := range settings(text) {
+		if s.section != "include" && !strings.HasPrefix(s.section, "includeif") || !strings.EqualFold(s.key, "path") {
+			continue
+		}
+		if p, ok := inRepo(s.value, ".git", repo); ok && p != "." {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// inRepo returns p, which is relative to dir of the repo or absolute, as a path in the repo.
+func inRepo(p, dir, repo string) (string, bool) {
+	if strings.HasPrefix(p, "~") || p == "" {
+		return "", false
+	}
+	if path.IsAbs(p) {
+		if p = path.Clean(p); !under(p, repo) {
+			return "", false
+		}
+		p = strings.TrimPrefix(strings.TrimPrefix(p, repo), "/")
+	} else {
+		p = path.Join(dir, p)
+	}
+	p = path.Clean(p)
+	return p, p != ".." && !strings.HasPrefix(p, "../")
+}
+
+// setting is one line of a git configuration. The section is in lower case.
+type setting struct{ section, key, value string }
+
+func settings(text string) iter.Seq[setting] {
+	return func(yield func(setting) bool) {
+		section := ""
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "[") {
+				head, rest, ok := strings.Cut(line[1:], "]")
+				if !ok {
+					continue
+				}
+				section, line = strings.ToLower(strings.TrimSpace(head)), strings.TrimSpace(rest)
+			}
+			if key, value, ok := strings.Cut(line, "="); ok && !yield(setting{section, strings.TrimSpace(key), gitValue(value)}) {
+				return
+			}
+		}
+	}
 }
 
 // gitValue reads a value: quotes and backslashes are undone, and a comment ends it.

@@ -22,8 +22,7 @@ import (
 // Descriptors that a keeper is started with, after the standard ones.
 const (
 	keeperStarter = 3 // who started it: sends the Spec, hears that the box is ready
-	keeperListen  = 4 // the box's unix socket, bound by the host
-	keeperProgram = 5 // fy itself, in sealed memory
+	keeperProgram = 4 // fy itself, in sealed memory
 )
 
 // Verbs of fy's own binary that this package starts.
@@ -70,18 +69,13 @@ func Keep() int {
 		starter.Send(&wire.Message{Op: "failed", Error: err.Error()})
 		return 125
 	}
-	k, err := construct(starter)
+	k, l, err := construct(starter)
 	if err != nil {
 		starter.Send(&wire.Message{Op: "failed", Error: err.Error()})
 		return 125
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	k.end = cancel
-	l, err := net.FileListener(os.NewFile(keeperListen, "listen"))
-	if err != nil {
-		starter.Send(&wire.Message{Op: "failed", Error: err.Error()})
-		return 125
-	}
 	if k.spec.LaunchWithin > 0 {
 		k.waiting = time.AfterFunc(k.spec.LaunchWithin, k.finish)
 	}
@@ -121,13 +115,28 @@ func (k *keeper) lastRefusals() {
 	}
 }
 
-// construct builds the box in the namespaces of the calling process: network, root, and the first process in it.
-func construct(starter *wire.Conn) (*keeper, error) {
+// construct builds the box in the namespaces of the calling process: network, root, and the first process in it. The network is the
+// same for every box, so it is made before the keeper has heard which one this is: a keeper may be started in reserve.
+func construct(starter *wire.Conn) (*keeper, net.Listener, error) {
+	k := &keeper{sessions: map[int]*wire.Conn{}}
+	networked := make(chan error, 1)
+	go func() { networked <- k.network(len(os.Args) > 2 && os.Args[2] == portsFlag) }()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
+		return nil, nil, fmt.Errorf("name the network namespace: %w", err)
+	}
+	k.netInode = st.Ino
+	var err error
+	if k.program, err = highFD(os.NewFile(keeperProgram, "program")); err != nil {
+		return nil, nil, err
+	}
+	if err := unix.Sethostname([]byte("box")); err != nil {
+		return nil, nil, fmt.Errorf("set the host name: %w", err)
+	}
 	m, files, err := starter.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("read what to build: %w", err)
+		return nil, nil, fmt.Errorf("read what to build: %w", err)
 	}
-	k := &keeper{sessions: map[int]*wire.Conn{}}
 	handed := map[string]*os.File{}
 	for i, f := range files {
 		if i < len(m.Names) {
@@ -135,39 +144,36 @@ func construct(starter *wire.Conn) (*keeper, error) {
 		}
 	}
 	if k.spec, err = readOrder(m.Data, handed[contentsName]); err != nil {
-		return nil, fmt.Errorf("read what to build: %w", err)
+		return nil, nil, fmt.Errorf("read what to build: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
-		return nil, fmt.Errorf("name the network namespace: %w", err)
+	if handed[listenName] == nil {
+		return nil, nil, errors.New("read what to build: no socket for the box")
 	}
-	k.netInode = st.Ino
-	if k.program, err = highFD(os.NewFile(keeperProgram, "program")); err != nil {
-		return nil, err
+	l, err := net.FileListener(handed[listenName])
+	if err != nil {
+		return nil, nil, fmt.Errorf("serve the box's socket: %w", err)
 	}
-	if err := unix.Sethostname([]byte("box")); err != nil {
-		return nil, fmt.Errorf("set the host name: %w", err)
-	}
-	networked := make(chan error, 1)
-	go func() { networked <- k.network() }() // beside the root: neither knows of the other
 	root, err := buildRoot(&k.spec, handed)
 	if err := errors.Join(err, <-networked); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	k.built = root.built
 	if err := root.enter(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	closeAll(files)
-	return k, k.firstProcess()
+	return k, l, k.firstProcess()
 }
 
+// portsFlag, after the verb, makes a keeper listen on a fixed list of ports, as where the kernel has no nf_tables.
+const portsFlag = "ports"
+
 // network makes the box's network: loopback, rules and listeners.
-func (k *keeper) network() (err error) {
+func (k *keeper) network(ports bool) (err error) {
 	if err := network(); err != nil {
 		return err
 	}
-	if k.spec.Ports {
+	if ports {
 		k.names, k.links, err = links(false)
 		return err
 	}
@@ -378,7 +384,7 @@ func (k *keeper) adopt(c *wire.Conn) {
 	}
 	k.adopted = c
 	k.mu.Unlock()
-	if err := c.Send(&wire.Message{Op: "links", Names: k.names}, k.links...); err != nil {
+	if err := c.Send(&wire.Message{Op: "links", Names: k.names, Pid: os.Getpid()}, k.links...); err != nil {
 		return
 	}
 	done := make(chan struct{})

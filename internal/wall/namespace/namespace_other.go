@@ -32,8 +32,20 @@ func LoadProgram(io.Reader) (*Program, error) { return nil, ErrUnsupported }
 // Close does nothing.
 func (*Program) Close() error { return nil }
 
+// Reserve is a keeper that waits for a Spec, on Linux.
+type Reserve struct{}
+
+// Prepare returns ErrUnsupported.
+func Prepare(*Program, User) (*Reserve, error) { return nil, ErrUnsupported }
+
+// Fits says no.
+func (*Reserve) Fits(User) bool { return false }
+
+// Close does nothing.
+func (*Reserve) Close() {}
+
 // Start returns ErrUnsupported.
-func Start(context.Context, *Program, Spec, string) error { return ErrUnsupported }
+func Start(context.Context, *Program, *Reserve, Spec, string) error { return ErrUnsupported }
 
 // Keep is the keeper's main, on Linux.
 func Keep() int { return 125 }
@@ -82,6 +94,9 @@ func (*Links) Gone() <-chan struct{} { return nil }
 
 // SetGranted returns ErrUnsupported.
 func (*Links) SetGranted([]netip.Prefix) error { return ErrUnsupported }
+
+// Kill returns ErrUnsupported.
+func (*Links) Kill() error { return ErrUnsupported }
 
 // Close does nothing.
 func (*Links) Close() {}

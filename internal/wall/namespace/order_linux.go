@@ -24,8 +24,11 @@ type content struct {
 	Size int    `json:"size"`
 }
 
-// contentsName is the memfd's name among the descriptors of an order; the others are named by absolute paths.
-const contentsName = "contents"
+// Names among the descriptors of an order; the others are absolute paths.
+const (
+	contentsName = "contents" // the memfd
+	listenName   = "listen"   // the box's unix socket, bound by the host
+)
 
 // maxContents bounds the files of a Spec together, in bytes.
 const maxContents = 64 << 20

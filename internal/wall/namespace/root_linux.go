@@ -273,10 +273,73 @@ func (t *tree) fill(spec *Spec, s *sources) (*built, error) {
 			return nil, err
 		}
 	}
+	for _, p := range []string{"etc/ssl", "etc/pki"} {
+		if err := t.hidePrivate(p, 0); err != nil {
+			return nil, err
+		}
+	}
 	if err := t.trust(spec); err != nil {
 		return nil, err
 	}
 	return t.guardRepo(spec)
+}
+
+// hidePrivate covers what is not for everybody below a directory of the host's /etc: a box keeps the groups of the operator, and one of
+// them may read a key there.
+func (t *tree) hidePrivate(p string, depth int) error {
+	fd, err := openBelow(t.fd, p, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look through /%s: %w", p, err)
+	}
+	d := os.NewFile(uintptr(fd), p)
+	entries, err := d.ReadDir(-1)
+	d.Close()
+	if err != nil {
+		return fmt.Errorf("look through /%s: %w", p, err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() && !e.Type().IsRegular() {
+			continue
+		}
+		name := path.Join(p, e.Name())
+		var st unix.Stat_t
+		if err := unix.Fstatat(t.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("look at /%s: %w", name, err)
+		}
+		switch {
+		case st.Mode&0o004 == 0:
+			if err := t.hide(name, e.IsDir()); err != nil {
+				return fmt.Errorf("hide /%s: %w", name, err)
+			}
+		case e.IsDir() && depth < 8:
+			if err := t.hidePrivate(name, depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hide covers a directory with an empty one, a file with nothing.
+func (t *tree) hide(name string, dir bool) error {
+	target, err := openBelow(t.fd, name, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(target)
+	var cover int
+	if dir {
+		cover, err = newFilesystem("tmpfs", "mode=0555,size=4k", readOnly|unix.MOUNT_ATTR_NOEXEC)
+	} else {
+		cover, err = cloneTree(t.fd, "dev/null")
+	}
+	if err != nil {
+		return err
+	}
+	return attach(cover, target)
 }
 
 // trust lays the box's bundle over the system's own stores, for clients that a configuration in /usr or their habit sends there.
@@ -390,7 +453,14 @@ func (g *guard) git(dir string, open func(string) bool) {
 	if open(dir) || unix.Fstatat(g.repo, dir, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+	case unix.S_IFLNK:
+		if g.err == nil {
+			g.err = fmt.Errorf("%s is a symbolic link, which no mount keeps as it is: put a file \"gitdir: PATH\" there instead, or run with --ro", dir)
+		}
+		return
+	default:
 		g.readOnly(dir)
 		return
 	}

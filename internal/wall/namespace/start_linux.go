@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -60,70 +59,114 @@ func LoadProgram(src io.Reader) (*Program, error) {
 // Close releases the memory; running boxes keep theirs.
 func (p *Program) Close() error { return p.f.Close() }
 
-// Start makes a box. It returns when the box's first process runs; whoever holds the nonce can then adopt it. The keeper is no child
-// that ends with the caller: it ends with the box. On an error nothing is left behind.
-func Start(ctx context.Context, p *Program, spec Spec, socket string) (err error) {
+// Reserve is a keeper that waits for a Spec. It has namespaces and a network, the same as every box's, but no root, no process in it and
+// nothing of a project: making one takes longer than all the rest of a box's start. It ends when it is closed, or whoever holds it dies.
+type Reserve struct {
+	user  User
+	ports bool
+	conn  *wire.Conn
+	pid   int
+}
+
+// Prepare starts a keeper in reserve, for boxes of that user.
+func Prepare(p *Program, u User) (*Reserve, error) { return prepare(p, u, false) }
+
+func prepare(p *Program, u User, ports bool) (*Reserve, error) {
+	if u.UID <= 0 || u.GID <= 0 {
+		return nil, fmt.Errorf("uid %d gid %d: the host's root is never mapped into a box", u.UID, u.GID)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "starter")
+	defer theirs.Close() // or its end would not be seen
+	conn, err := wire.FromFile(os.NewFile(uintptr(pair[0]), "keeper"))
+	if err != nil {
+		return nil, err
+	}
+	pid, err := startKeeper(p, u, theirs, ports)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	go reap(pid)
+	return &Reserve{u, ports, conn, pid}, nil
+}
+
+// Fits tells whether boxes of that user can be made of it.
+func (r *Reserve) Fits(u User) bool { return r.user.UID == u.UID && r.user.GID == u.GID }
+
+// waits tells whether the keeper is still there: it says nothing before it was told what to build.
+func (r *Reserve) waits() bool {
+	raw, err := r.conn.Unix().SyscallConn()
+	if err != nil {
+		return false
+	}
+	there := false
+	err = raw.Control(func(fd uintptr) {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		there = errors.Is(err, unix.EAGAIN)
+	})
+	return err == nil && there
+}
+
+// Close lets a keeper end that was not used.
+func (r *Reserve) Close() { r.conn.Close() }
+
+// Start makes a box, from r if there is one that fits. It returns when the box's first process runs; whoever holds the nonce can then
+// adopt it. The keeper is no child that ends with the caller: it ends with the box. On an error nothing is left behind. It owns r.
+func Start(ctx context.Context, p *Program, r *Reserve, spec Spec, socket string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start box %s: %w", spec.ID, err)
 		}
 	}()
-	if spec.User.UID <= 0 || spec.User.GID <= 0 {
-		return fmt.Errorf("uid %d gid %d: the host's root is never mapped into a box", spec.User.UID, spec.User.GID)
+	if r != nil && !(r.Fits(spec.User) && r.ports == spec.Ports && r.waits()) {
+		r.Close()
+		r = nil
 	}
 	l, err := listen(socket)
 	if err != nil {
+		if r != nil {
+			r.Close()
+		}
 		return err
 	}
-	defer l.Close()
 	defer func() {
 		if err != nil {
 			os.Remove(socket)
 		}
 	}()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	theirs := os.NewFile(uintptr(pair[1]), "starter")
-	defer theirs.Close()
-	conn, err := wire.FromFile(os.NewFile(uintptr(pair[0]), "keeper"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	type started struct {
-		pid int
-		err error
-	}
-	starting := make(chan started, 1)
+	starting := make(chan error, 1)
 	go func() {
-		pid, err := startKeeper(p, spec.User, theirs, l)
-		starting <- started{pid, err}
+		var err error
+		if r == nil {
+			r, err = prepare(p, spec.User, spec.Ports)
+		}
+		starting <- err
 	}()
-	m, files, err := orderMessage(ctx, spec) // while the keeper starts
+	m, files, err := orderMessage(ctx, spec, l) // while the keeper starts
 	defer closeAll(files)
-	k := <-starting
-	if k.err != nil {
-		return k.err
+	if serr := <-starting; serr != nil {
+		return serr
 	}
-	go reap(k.pid)
+	defer r.conn.Close()
 	defer func() {
 		if err != nil {
-			unix.Kill(k.pid, unix.SIGKILL)
+			unix.Kill(r.pid, unix.SIGKILL)
 		}
 	}()
 	if err != nil {
 		return err
 	}
-	theirs.Close() // or its end would not be seen
-	stop := context.AfterFunc(ctx, func() { unix.Kill(k.pid, unix.SIGKILL) })
+	stop := context.AfterFunc(ctx, func() { unix.Kill(r.pid, unix.SIGKILL) })
 	defer stop()
-	if err := conn.Send(m, files...); err != nil {
+	if err := r.conn.Send(m, files...); err != nil {
 		return err
 	}
-	conn.Unix().SetReadDeadline(time.Now().Add(30 * time.Second))
-	answer, extra, err := conn.Recv()
+	r.conn.Unix().SetReadDeadline(time.Now().Add(30 * time.Second))
+	answer, extra, err := r.conn.Recv()
 	closeAll(extra)
 	if err != nil {
 		return fmt.Errorf("the keeper ended: %w", errors.Join(ctx.Err(), err))
@@ -144,18 +187,18 @@ func reap(pid int) {
 	}
 }
 
-// orderMessage makes the message that tells a keeper what to build. The files are the caller's to close.
-func orderMessage(ctx context.Context, spec Spec) (*wire.Message, []*os.File, error) {
+// orderMessage makes the message that tells a keeper what to build, and that the box's socket is l. The files are the caller's to close,
+// l too.
+func orderMessage(ctx context.Context, spec Spec, l *os.File) (*wire.Message, []*os.File, error) {
+	m, files := &wire.Message{Op: "spec", Names: []string{listenName}}, []*os.File{l}
 	var err error
 	if spec.Sockets, err = sockets(ctx, spec.Repo); err != nil {
-		return nil, nil, err
+		return nil, files, err
 	}
 	handed, err := handOver(&spec)
 	if err != nil {
-		return nil, nil, err
+		return nil, files, err
 	}
-	m := &wire.Message{Op: "spec"}
-	var files []*os.File
 	for n, f := range handed {
 		m.Names, files = append(m.Names, n), append(files, f)
 	}
@@ -182,7 +225,7 @@ func listen(socket string) (*os.File, error) {
 }
 
 // startKeeper forks the outer namespaces. The parent writes the maps, because only it may map another user than its own.
-func startKeeper(p *Program, u User, starter, l *os.File) (int, error) {
+func startKeeper(p *Program, u User, starter *os.File, ports bool) (int, error) {
 	said, tell, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -201,8 +244,8 @@ func startKeeper(p *Program, u User, starter, l *os.File) (int, error) {
 		return 0, err
 	}
 	defer null.Close()
-	var fds [5]uintptr
-	for i, f := range []*os.File{null, starter, l, p.f, tell} {
+	var fds [4]uintptr
+	for i, f := range []*os.File{null, starter, p.f, tell} {
 		if fds[i], err = highFD(f); err != nil {
 			tell.Close()
 			return 0, err
@@ -210,7 +253,7 @@ func startKeeper(p *Program, u User, starter, l *os.File) (int, error) {
 		defer unix.Close(int(fds[i]))
 	}
 	tell.Close()
-	report := fds[4]
+	program, report := fds[2], fds[3]
 
 	s := &list{}
 	s.wait("that the namespaces are there", report, wait.Fd())
@@ -235,8 +278,12 @@ func startKeeper(p *Program, u User, starter, l *os.File) (int, error) {
 	s.add("leave the session", unix.SYS_SETSID)
 	s.add("usual umask", unix.SYS_UMASK, 0o022)
 	s.add("leave the directory", unix.SYS_CHDIR, s.text("/"))
-	s.ownDescriptors([]uintptr{fds[0], fds[0], fds[0], fds[1], fds[2], fds[3]}, fds[3], report)
-	s.exec(fds[3], []string{"fy", KeeperVerb}, nil)
+	s.ownDescriptors([]uintptr{fds[0], fds[0], fds[0], fds[1], program}, program, report)
+	argv := []string{"fy", KeeperVerb}
+	if ports {
+		argv = append(argv, portsFlag)
+	}
+	s.exec(program, argv, nil)
 
 	pid, err := s.start(unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWCGROUP, report)
 	if err != nil {
@@ -384,50 +431,67 @@ func mapNamespace(diskUID, uid, diskGID, gid int) (*os.File, error) {
 	return os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns/user"))
 }
 
-// maxWalk bounds the entries of the repo that are looked at for sockets.
-const maxWalk = 5_000_000
+// Bounds of the walk through the repo: its entries, its depth, and the sockets and FIFOs that are covered. Beyond one of them no box is
+// started: what was not looked at would not be covered.
+const (
+	maxWalk    = 5_000_000
+	maxDepth   = 256
+	maxCovered = 1_000
+)
 
-// sockets lists the sockets and FIFOs below dir. A read-only mount does not stop a connect, so each is covered in the box.
+// sockets lists the sockets and FIFOs below dir. A read-only mount does not stop a connect, so each is covered in the box. Directories
+// are opened from the one above, so that neither a link nor a deep tree leads the walk anywhere else or makes it slow.
 func sockets(ctx context.Context, dir string) ([]string, error) {
-	var out []string
-	n := 0
-	root, err := os.OpenRoot(dir)
+	w := &walk{ctx: ctx}
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, fmt.Errorf("look for sockets: %w", err)
+		return nil, fmt.Errorf("look for sockets in %q: %w", dir, err)
 	}
-	defer root.Close()
-	var walk func(rel string) error
-	walk = func(rel string) error {
-		f, err := root.Open(rel)
-		if err != nil {
-			return nil // not ours to read, so not the box's either; or gone
-		}
-		entries, err := f.ReadDir(-1)
-		f.Close()
-		if err != nil {
-			return nil
-		}
-		for _, e := range entries {
-			if n++; n > maxWalk {
-				return fmt.Errorf("more than %d files", maxWalk)
-			}
-			if n%4096 == 0 && ctx.Err() != nil {
-				return ctx.Err()
-			}
-			p := strings.TrimPrefix(rel+"/"+e.Name(), "./")
-			switch {
-			case e.Type()&(os.ModeSocket|os.ModeNamedPipe) != 0:
-				out = append(out, p)
-			case e.IsDir():
-				if err := walk(p); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
+	if err := w.dir(fd, "", 0); err != nil {
+		return nil, fmt.Errorf("look for sockets in %q: %w", dir, err)
 	}
-	if err := walk("."); err != nil {
-		return nil, fmt.Errorf("look for sockets in %s: %w", dir, err)
+	return w.found, nil
+}
+
+type walk struct {
+	ctx   context.Context //nolint:containedctx // of one call
+	n     int
+	found []string
+}
+
+// dir looks through the directory that fd is open on, and closes it.
+func (w *walk) dir(fd int, rel string, depth int) error {
+	f := os.NewFile(uintptr(fd), rel)
+	defer f.Close()
+	if depth > maxDepth {
+		return fmt.Errorf("%.200q…: more than %d directories deep: take them away first", rel, maxDepth)
 	}
-	return out, nil
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	entries, err := f.ReadDir(-1)
+	if err != nil {
+		return nil // not ours to read, so not the box's either; or gone
+	}
+	for _, e := range entries {
+		if w.n++; w.n > maxWalk {
+			return fmt.Errorf("more than %d files", maxWalk)
+		}
+		switch {
+		case e.Type()&(os.ModeSocket|os.ModeNamedPipe) != 0:
+			if len(w.found) >= maxCovered {
+				return fmt.Errorf("more than %d sockets and FIFOs: take them away first (find . -type s -o -type p)", maxCovered)
+			}
+			w.found = append(w.found, rel+e.Name())
+		case e.IsDir():
+			sub, err := unix.Openat(fd, e.Name(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+			if err != nil {
+				continue // likewise
+			}
+			if err := w.dir(sub, rel+e.Name()+"/", depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

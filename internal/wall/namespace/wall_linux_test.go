@@ -82,11 +82,15 @@ func testBox(t *testing.T, change func(*Spec)) (*Client, Spec) {
 	socket := filepath.Join(dir, "box.sock")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := Start(ctx, p, spec, socket); err != nil {
+	if err := Start(ctx, p, nil, spec, socket); err != nil {
 		t.Fatal(err)
 	}
 	c := NewClient(socket, spec.Nonce)
-	t.Cleanup(func() { c.Stop(context.Background()) })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		c.Stop(ctx)
+	})
 	return c, spec
 }
 

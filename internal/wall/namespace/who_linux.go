@@ -17,7 +17,7 @@ import (
 const maxCommand = 512
 
 // maxOwners bounds the descriptors that are looked at for one question.
-const maxOwners = 20_000
+const maxOwners = 4_000
 
 // who finds the process whose socket has this local address: what the box says of itself, for the record only. The newest processes
 // are asked first, since one that has just connected is mostly one that has just started.
