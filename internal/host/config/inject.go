@@ -124,7 +124,8 @@ func (c *checker) injectKind(r injectRule) {
 	}
 	switch r.Kind {
 	case "github-app":
-		for field, v := range map[string]string{"app_id": r.AppID, "installation_id": r.InstallationID} {
+		for _, f := range [][2]string{{"app_id", r.AppID}, {"installation_id", r.InstallationID}} {
+			field, v := f[0], f[1]
 			if need(field, v); v != "" && !digitsRE().MatchString(v) {
 				c.bad(r.key+"."+field, "want digits, got %s", quote(v))
 			}
