@@ -272,25 +272,19 @@ func (s *Supervisor) mustEnd(ctx context.Context, b *sandbox) {
 func (s *Supervisor) end(ctx context.Context, b *sandbox, limit time.Duration) error {
 	asked, cancel := context.WithTimeout(ctx, limit/4)
 	defer cancel()
-	err := b.client.Stop(asked)
-	if err == nil || b.inVM() {
-		asked = ctx
-		if !b.inVM() {
-			asked, cancel = context.WithTimeout(ctx, limit/2)
-			defer cancel()
-		}
-		select {
-		case <-b.links.Gone():
-			return nil
-		case <-asked.Done():
-		}
+	err := b.client.Stop(asked) // an error may mean that it is ending already
+	patience := ctx
+	if !b.inVM() {
+		var done context.CancelFunc
+		patience, done = context.WithTimeout(ctx, limit/2)
+		defer done()
 	}
-	s.log.Warn("box did not take stop", slog.String("box", b.id), slog.Any("error", err))
 	select {
 	case <-b.links.Gone():
 		return nil
-	default:
+	case <-patience.Done():
 	}
+	s.log.Warn("box did not take stop", slog.String("box", b.id), slog.Any("error", err))
 	if kerr := b.links.Kill(); kerr != nil {
 		return errors.Join(err, kerr)
 	}
