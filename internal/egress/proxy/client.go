@@ -63,6 +63,7 @@ const (
 	endStalled        // the box takes nothing any more
 	endTime           // half-closed too long
 	endQuiet          // silent too long
+	endFlood          // asks for too much at once, and does not take the refusals
 	endStopped        // the box or the engine stops
 )
 

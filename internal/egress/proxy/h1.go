@@ -170,6 +170,10 @@ func (s *session) exchange() bool {
 	r := &s.req
 	n.Method, n.Path = r.Method, r.Target
 	n.UA = r.Header.Get("User-Agent")
+	if !s.c.gauge.requests.take() {
+		return s.refuse(n, crowded(s.bound))
+	}
+	defer s.c.gauge.requests.give()
 	if s.c.sni != "" {
 		return s.refuse(n, misaligned(s.bound, "SNI", s.c.sni))
 	}

@@ -178,7 +178,39 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := f.e.begin(c)
 	defer f.e.finish(n)
 	x := h2exchange{f: f, c: c, n: n, w: w, r: r}
+	if !c.gauge.requests.take() {
+		x.crowded()
+		return
+	}
+	defer c.gauge.requests.give()
 	x.serve()
+	x.flush()
+}
+
+// flush waits until the client's flow control has taken all of the answer. The
+// server would do so only after the handler has ended, and is counted out.
+func (x *h2exchange) flush() {
+	if n, known := x.n.RespBytes.Get(); known && n == 0 || x.r.Method == http.MethodHead {
+		return // no body; a flush would put the end of the stream in a frame of its own
+	}
+	_ = http.NewResponseController(x.w).Flush() // it may be gone
+}
+
+// crowded refuses a stream beyond what its box may have in flight. A client
+// that does not take the refusals, by its flow control, loses the connection:
+// those streams would be held instead.
+func (x *h2exchange) crowded() {
+	d := crowded(x.c.target)
+	x.n.Proto, x.n.Method, x.n.Path, x.n.UA = capture.ProtoHTTP2, x.r.Method, x.r.RequestURI, x.r.UserAgent()
+	if x.c.gauge.refusing.take() {
+		defer x.c.gauge.refusing.give()
+		x.refuse(d)
+		x.flush()
+		return
+	}
+	x.n.denied(d)
+	x.c.cut(endFlood)
+	panic(http.ErrAbortHandler)
 }
 
 // h2exchange is one stream and its answer.

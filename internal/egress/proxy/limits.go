@@ -24,6 +24,8 @@ type Limits struct {
 	ConnsPerBox   int           // 1024, then reset
 	Conns         int           // 4096, then reset
 	TunnelsPerBox int           // 512, then refused (503)
+	Requests      int           // of one box at once, whatever their connections: 2048, then refused (503)
+	Refusing      int           // HTTP/2 streams of one box whose refusal by Requests is on its way: 128, then the connection is closed
 	Held          int           // requests held for the operator: 64, then refused
 	Pooled        int           // idle upstream connections: 1024, then the oldest is closed
 	Streams       int           // HTTP/2 streams of a connection: 250, then back-pressure
@@ -56,6 +58,8 @@ func (l Limits) orDefaults() Limits {
 	setInt(&l.ConnsPerBox, 1024)
 	setInt(&l.Conns, 4096)
 	setInt(&l.TunnelsPerBox, 512)
+	setInt(&l.Requests, 2048)
+	setInt(&l.Refusing, 128)
 	setInt(&l.Held, 64)
 	setInt(&l.Pooled, 1024)
 	setInt(&l.Streams, 250)

@@ -116,6 +116,8 @@ func (n *note) cut(why ending) bool {
 		n.failed(policy.ReasonLimit, errors.New("half-closed for too long"))
 	case endQuiet:
 		n.failed(policy.ReasonLimit, errors.New("silent for too long"))
+	case endFlood:
+		n.failed(policy.ReasonLimit, errors.New("too many requests in flight"))
 	case endStopped:
 		n.failed(policy.ReasonClientAbort, errors.New("the box or the supervisor stopped"))
 	}

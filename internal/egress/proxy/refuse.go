@@ -66,6 +66,15 @@ func malformed(status int, reason policy.Reason, what string) *denial {
 	return &denial{status: status, reason: reason, err: "http_request_error", what: what, detail: what, close: true}
 }
 
+// crowded is the refusal of a request beyond what a box may have in flight.
+func crowded(t dest.Target) *denial {
+	return &denial{
+		status: http.StatusServiceUnavailable, reason: policy.ReasonLimit, err: "connection_limit_reached", target: t,
+		what: "this box has too many requests in flight", fix: "try again when some have ended; fy status shows the limits",
+		detail: "too many requests in flight",
+	}
+}
+
 // misaligned is the refusal of a request that names two targets.
 func misaligned(t dest.Target, what, other string) *denial {
 	return &denial{

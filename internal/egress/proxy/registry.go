@@ -14,12 +14,13 @@ type registry struct {
 	conns  map[*client]struct{}
 	gauges map[string]*gauge
 
-	connsPerBox, tunnelsPerBox int64
+	connsPerBox, tunnelsPerBox, requestsPerBox, refusingPerBox int64
 }
 
 // gauge counts what one box holds.
 type gauge struct {
-	conns, tunnels meter
+	conns, tunnels     meter
+	requests, refusing meter // in flight; refused by that bound and not told yet
 
 	serving int             // goroutines of connections; guarded by registry.mu
 	quiet   []chan struct{} // closed when serving is 0; guarded by registry.mu
@@ -29,6 +30,7 @@ func (r *registry) init(l Limits) {
 	r.conns = make(map[*client]struct{})
 	r.gauges = make(map[string]*gauge)
 	r.connsPerBox, r.tunnelsPerBox = int64(l.ConnsPerBox), int64(l.TunnelsPerBox)
+	r.requestsPerBox, r.refusingPerBox = int64(l.Requests), int64(l.Refusing)
 }
 
 func (r *registry) gauge(box string) *gauge {
@@ -38,6 +40,7 @@ func (r *registry) gauge(box string) *gauge {
 	if g == nil {
 		g = &gauge{}
 		g.conns.max, g.tunnels.max = r.connsPerBox, r.tunnelsPerBox
+		g.requests.max, g.refusing.max = r.requestsPerBox, r.refusingPerBox
 		r.gauges[box] = g
 	}
 	return g
@@ -115,13 +118,16 @@ func (r *registry) limits() []Limit {
 	defer r.mu.Unlock()
 	conns := Limit{Name: "connections_per_box", Value: r.connsPerBox}
 	tunnels := Limit{Name: "tunnels_per_box", Value: r.tunnelsPerBox}
+	requests := Limit{Name: "requests_per_box", Value: r.requestsPerBox}
 	for _, g := range r.gauges {
 		conns.Current = max(conns.Current, g.conns.current.Load())
 		conns.Hits += g.conns.hits.Load()
 		tunnels.Current = max(tunnels.Current, g.tunnels.current.Load())
 		tunnels.Hits += g.tunnels.hits.Load()
+		requests.Current = max(requests.Current, g.requests.current.Load())
+		requests.Hits += g.requests.hits.Load()
 	}
-	return []Limit{conns, tunnels}
+	return []Limit{conns, tunnels, requests}
 }
 
 // stream is one HTTP/2 request.

@@ -34,7 +34,7 @@ func TestLimitsAreTold(t *testing.T) {
 		t.Fatalf("no limit %s in %+v", name, s.limits())
 		return control.Limit{}
 	}
-	for _, name := range []string{"connections", "connections_per_box", "tunnels_per_box", "dials", "held", "header", "header_time", "half_closed", "pooled", "leaves", "names", "log_queue"} {
+	for _, name := range []string{"connections", "connections_per_box", "tunnels_per_box", "requests_per_box", "dials", "held", "header", "header_time", "half_closed", "pooled", "leaves", "names", "log_queue"} {
 		if l := find(name); l.Hits != 0 || l.Value == 0 && name != "leaves" {
 			t.Errorf("%+v, want a value and no hit", l)
 		}
