@@ -23,6 +23,7 @@ type marker struct {
 	path string // in the box
 	dir  *os.File
 	f    *os.File // locked, shared, for as long as the box lives
+	bare bool     // nothing of the keeper's is mounted on it
 }
 
 // gitDir protects one git directory, which lies in the repo at dir.
@@ -127,11 +128,17 @@ func takeMark(f *os.File, content string) (ours, gone bool, err error) {
 	return string(b) == content && st.Mode&unix.S_IFMT == unix.S_IFREG, st.Nlink == 0, nil
 }
 
+// uncover lifts the mount on the marker from the keeper's own namespace, where it is in the way of taking the marker away. The box's
+// namespace, a copy that was made before, keeps its own.
+func (m *marker) uncover() {
+	m.bare = unix.Unmount(m.path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil
+}
+
 // release takes the marker away, unless another box still needs it. A mount on a file goes with the file, in every namespace.
 func (m *marker) release() {
 	defer m.dir.Close()
 	defer m.f.Close()
-	if unix.Unmount(m.path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) != nil {
+	if !m.bare {
 		return // the box moved it away; it is a line of no consequence
 	}
 	if unix.Flock(int(m.f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {

@@ -81,6 +81,11 @@ func Keep() int {
 	}
 	go k.serve(l)
 	go k.hearAgent()
+	uncovered := make(chan struct{})
+	go func() {
+		k.built.uncover()
+		close(uncovered)
+	}()
 	if err := starter.Send(&wire.Message{Op: "ready", Pid: k.agentPid}); err != nil {
 		cancel() // nobody is left who knows of this box
 	}
@@ -90,6 +95,7 @@ func Keep() int {
 	unix.Kill(k.agentPid, unix.SIGKILL) // and with it everything in its pid namespace
 	var ws unix.WaitStatus
 	unix.Wait4(k.agentPid, &ws, 0, nil)
+	<-uncovered
 	k.built.release()
 	k.lastRefusals()
 	k.mu.Lock()

@@ -156,7 +156,14 @@ type built struct {
 	markers     []marker
 }
 
-// release takes back what was put into the repo.
+// uncover prepares release. It may take a while, and may go on while the box runs.
+func (b *built) uncover() {
+	for i := range b.markers {
+		b.markers[i].uncover()
+	}
+}
+
+// release takes back what was put into the repo, when nothing of the box runs any more.
 func (b *built) release() {
 	for i := range b.markers {
 		b.markers[i].release()
