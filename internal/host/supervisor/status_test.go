@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -37,6 +38,15 @@ func TestLimitsAreTold(t *testing.T) {
 	for _, name := range []string{"connections", "connections_per_box", "tunnels_per_box", "requests_per_box", "dials", "held", "header", "header_time", "half_closed", "pooled", "leaves", "names", "log_queue"} {
 		if l := find(name); l.Hits != 0 || l.Value == 0 && name != "leaves" {
 			t.Errorf("%+v, want a value and no hit", l)
+		}
+	}
+	doc, err := os.ReadFile("../../../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range s.limits() {
+		if !strings.Contains(string(doc), "(`"+l.Name+"`)") {
+			t.Errorf("docs/limits.md does not name %s", l.Name)
 		}
 	}
 	s.recordName(&capture.Record{Via: capture.ViaDNS, Host: "a.test", Verdict: capture.VerdictDeny, Reason: "limit"})
