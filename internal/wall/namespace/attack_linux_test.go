@@ -64,12 +64,12 @@ func wantOpen(t *testing.T, got map[string]string, names ...string) {
 }
 
 func TestKernelDoorsAreShut(t *testing.T) {
-	doors := []string{"unshare-user", "clone-user", "clone3", "vsock", "alg", "packet", "raw", "netlink-audit", "io_uring", "mount", "umount-proc-sys", "fsopen", "keyctl", "core-pattern", "sysrq",
+	doors := []string{"unshare-user", "clone-user", "clone3", "vsock", "alg", "packet", "raw", "netlink-audit", "io_uring", "mount", "lease", "tiocsetd", "umount-proc-sys", "fsopen", "keyctl", "core-pattern", "sysrq",
 		"write-usr", "write-etc", "write-root", "read-shadow", "see-sys", "pid1-exe", "pid1-fd", "pid1-mem", "pid1-trace", "pid1-kill"}
 	c, spec := testBox(t, func(s *Spec) { withHelper(t, s) })
-	got := attempt(t, c, spec, append(doors, "netlink-route", "write-tmp", "chmod-plain")...)
+	got := attempt(t, c, spec, append(doors, "netlink-route", "write-tmp", "chmod-plain", "getfl")...)
 	wantShut(t, got, doors...)
-	wantOpen(t, got, "netlink-route", "write-tmp", "chmod-plain")
+	wantOpen(t, got, "netlink-route", "write-tmp", "chmod-plain", "getfl")
 	for _, n := range []string{"unshare-user", "clone-user", "clone3"} {
 		if err := tries[n](); err != nil {
 			t.Errorf("control: %s is shut outside too (%v), so the test shows nothing", n, err)

@@ -96,8 +96,11 @@ func checks(nested bool) []check {
 	}
 	rows = append(rows, check{nr: unix.SYS_SOCKET, arg: 2, values: []uint32{unix.NETLINK_ROUTE}, not: true, family: unix.AF_NETLINK, answer: refuse(unix.EPROTONOSUPPORT)})
 
-	// Typing into a terminal: into the operator's, were it ever the box's own.
-	rows = append(rows, check{nr: unix.SYS_IOCTL, arg: 1, values: []uint32{unix.TIOCSTI, unix.TIOCLINUX}, answer: refuse(unix.EPERM)})
+	// Typing into a terminal: into the operator's, were it ever the box's own. And line disciplines, which are kernel modules.
+	rows = append(rows, check{nr: unix.SYS_IOCTL, arg: 1, values: []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD}, answer: refuse(unix.EPERM)})
+
+	// A lease on a file of the repo: whoever opens it on the host would wait for the box.
+	rows = append(rows, check{nr: unix.SYS_FCNTL, arg: 1, values: []uint32{unix.F_SETLEASE}, answer: refuse(unix.EPERM)})
 
 	// A setuid or setgid bit on a file that is the operator's, or through an id-map root's, on the host.
 	const bits = unix.S_ISUID | unix.S_ISGID
