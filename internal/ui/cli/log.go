@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/host/config"
 )
 
 // maxHAR bounds the records that an export holds at once.
@@ -41,7 +42,7 @@ func (a *app) log() *cobra.Command {
 			case har != "" && follow:
 				return usagef("--har and --follow do not go together")
 			case har != "":
-				err = a.exportHAR(cmd.Context(), dir, f, har)
+				err = a.exportHAR(cmd.Context(), p.checkout, f, har)
 			case follow:
 				err = capture.Follow(cmd.Context(), dir, f, a.printRecord)
 				if errors.Is(err, context.Canceled) {
@@ -85,9 +86,9 @@ func (a *app) since(s string) (time.Time, error) {
 	return time.Time{}, usagef("--since %q: want a duration (90m, 2h, 3d) or a date (2006-01-02)", s)
 }
 
-func (a *app) exportHAR(ctx context.Context, dir string, f capture.Filter, path string) error {
+func (a *app) exportHAR(ctx context.Context, at config.Checkout, f capture.Filter, path string) error {
 	var recs []*capture.Record
-	err := capture.Read(ctx, dir, f, func(r *capture.Record) error {
+	err := capture.Read(ctx, at.Project.LogDir(), f, func(r *capture.Record) error {
 		if len(recs) >= maxHAR {
 			return fmt.Errorf("more than %d records: narrow it with --since, --host or --box", maxHAR)
 		}
@@ -101,7 +102,7 @@ func (a *app) exportHAR(ctx context.Context, dir string, f capture.Filter, path 
 	if path == "-" {
 		return capture.WriteHAR(a.Stdout, recs)
 	}
-	if err := a.writeNew(path, func(w io.Writer) error { return capture.WriteHAR(w, recs) }); err != nil {
+	if err := a.writeNew(at.Dir, path, func(w io.Writer) error { return capture.WriteHAR(w, recs) }); err != nil {
 		return err
 	}
 	a.say("%s written to %s", plural(len(recs), "record"), path)

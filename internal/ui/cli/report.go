@@ -3,43 +3,11 @@ package cli
 import (
 	"encoding/json"
 	"encoding/xml"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"foldyard/internal/proof"
 )
-
-// writeNew writes a file that the operator named, beside it first, so that a link planted there is replaced, not followed.
-func (a *app) writeNew(path string, write func(io.Writer) error) (err error) {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(a.dir(), path)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".fy-*.tmp") // O_EXCL
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name()) // the first error is the one that counts
-		}
-	}()
-	if err = write(f); err == nil {
-		err = f.Chmod(0o644)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
 
 type junitCase struct {
 	Class   string   `xml:"classname,attr"`

@@ -20,10 +20,10 @@ func TestNamedFileIsMadeNew(t *testing.T) {
 	text := func(s string) func(io.Writer) error {
 		return func(w io.Writer) error { _, err := io.WriteString(w, s); return err }
 	}
-	if err := a.writeNew("out.har", text("export")); err != nil {
+	if err := a.writeNew(dir, "out.har", text("export")); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.writeNew("out.har", func(io.Writer) error { return errors.New("half way") }); err == nil {
+	if err := a.writeNew(dir, "out.har", func(io.Writer) error { return errors.New("half way") }); err == nil {
 		t.Error("a failed write is no error")
 	}
 	for path, want := range map[string]string{precious: "mine", out: "export"} {
@@ -33,5 +33,42 @@ func TestNamedFileIsMadeNew(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ".fy-*")); len(left) != 0 {
 		t.Errorf("left behind: %q", left)
+	}
+}
+
+// A box makes a directory of the repo a link to one of the operator's, where the file then would be written under the name they chose.
+func TestNamedFileIsNotLedOutOfTheProject(t *testing.T) {
+	top := t.TempDir()
+	project, outside := filepath.Join(top, "repo"), filepath.Join(top, "outside")
+	if err := errors.Join(os.MkdirAll(filepath.Join(project, "real", "deep"), 0o755), os.Mkdir(outside, 0o755),
+		os.Symlink(outside, filepath.Join(project, "out")), os.Symlink("../../outside", filepath.Join(project, "real", "up")),
+		os.Symlink("real", filepath.Join(project, "within")), os.Symlink(project, filepath.Join(top, "alias"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		dir, path string
+		ok        bool
+	}{
+		{project, "out/x.har", false},
+		{project, "real/up/x.har", false},
+		{project, "within/x.har", false},
+		{filepath.Join(project, "out"), "x.har", false},
+		{filepath.Join(top, "alias", "out"), "x.har", false},
+		{project, filepath.Join(top, "alias", "out", "x.har"), false},
+		{project, "none/x.har", false},
+		{project, "real/deep/x.har", true},
+		{project, "x.har", true},
+		{filepath.Join(project, "real"), "../y.har", true},
+		{filepath.Join(top, "alias", "real"), "x.har", true},
+		{project, filepath.Join(outside, "z.har"), true}, // the operator says so
+	} {
+		a := &app{Env: Env{Dir: row.dir}}
+		err := a.writeNew(project, row.path, func(w io.Writer) error { _, err := io.WriteString(w, "export"); return err })
+		if (err == nil) != row.ok {
+			t.Errorf("%s from %s: %v", row.path, row.dir, err)
+		}
+	}
+	if names, _ := os.ReadDir(outside); len(names) != 1 || names[0].Name() != "z.har" {
+		t.Errorf("led there: %v", names)
 	}
 }

@@ -45,7 +45,7 @@ func (a *app) verify() *cobra.Command {
 				if file == "" {
 					continue
 				}
-				if err := a.writeNew(file, func(w io.Writer) error { return write(w, rep) }); err != nil {
+				if err := a.writeNew(p.checkout.Dir, file, func(w io.Writer) error { return write(w, rep) }); err != nil {
 					return err
 				}
 			}
@@ -98,7 +98,7 @@ func (a *app) printReport(rep proof.Report) {
 	if len(rep.Residuals) > 0 {
 		fmt.Fprintln(a.Stdout, a.style.dim("what no probe can rule out:"))
 		for _, r := range rep.Residuals {
-			fmt.Fprintln(a.Stdout, a.style.dim("  · "+escape(r)))
+			fmt.Fprintln(a.Stdout, a.style.dim("  · "+line(r)))
 		}
 	}
 }
