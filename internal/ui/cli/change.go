@@ -60,7 +60,7 @@ func (a *app) change(cmd *cobra.Command, verb string, f func(*control.Client) (c
 		return a.printJSON(got.Rules)
 	}
 	for _, g := range got.Rules {
-		fmt.Fprintf(a.Stdout, "%s %s%s\n", verb, escape(g.Rule), a.style.dim(a.lifetime(g)))
+		fmt.Fprintf(a.Stdout, "%s %s%s\n", verb, line(g.Rule), a.style.dim(a.lifetime(g)))
 	}
 	return nil
 }

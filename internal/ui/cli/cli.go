@@ -127,9 +127,9 @@ func (a *app) fail(ctx context.Context, cmd *cobra.Command, err error) int {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted
 	}
-	fmt.Fprintf(a.Stderr, "%s %s\n", newStyle(a.Stderr, a.Getenv).red("error:"), escape(err.Error()))
+	fmt.Fprintf(a.Stderr, "%s %s\n", newStyle(a.Stderr, a.Getenv).red("error:"), block(err.Error()))
 	for _, h := range hints(err) {
-		fmt.Fprintf(a.Stderr, "hint: %s\n", escape(h))
+		fmt.Fprintf(a.Stderr, "hint: %s\n", line(h))
 	}
 	switch _, wrong := errors.AsType[*usage](err); {
 	case chosen:
@@ -217,7 +217,7 @@ func (a *app) printJSON(v any) error {
 
 // say writes progress to stderr.
 func (a *app) say(format string, args ...any) {
-	fmt.Fprintf(a.Stderr, "fy: %s\n", escape(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.Stderr, "fy: %s\n", block(fmt.Sprintf(format, args...)))
 }
 
 // hostOnly refuses a verb that changes policy, config or secrets, or makes boxes, when it is run inside a box.

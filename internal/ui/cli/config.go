@@ -39,7 +39,7 @@ func (a *app) configCheck() *cobra.Command {
 			e, err := p.host.Check(p.checkout)
 			if faults, ok := errors.AsType[config.Faults](err); ok {
 				for _, f := range faults {
-					fmt.Fprintln(a.Stdout, escape(f.String()))
+					fmt.Fprintln(a.Stdout, line(f.String()))
 				}
 				return &exit{exitFailed, fmt.Errorf("%s", plural(len(faults), "fault"))}
 			}
@@ -47,7 +47,7 @@ func (a *app) configCheck() *cobra.Command {
 				return err
 			}
 			for _, w := range e.Warnings {
-				fmt.Fprintf(a.Stdout, "%s %s\n", a.style.yellow("warning:"), escape(w.String()))
+				fmt.Fprintf(a.Stdout, "%s %s\n", a.style.yellow("warning:"), line(w.String()))
 			}
 			fmt.Fprintln(a.Stdout, "ok")
 			return nil
@@ -146,18 +146,18 @@ func (a *app) configAdopt() *cobra.Command {
 // showProposal prints what would be adopted: what it newly permits first, then exactly its bytes.
 func (a *app) showProposal(w io.Writer, p *config.Proposal) {
 	if p.BoundTo != "" {
-		fmt.Fprintf(w, "the name %s belongs to the checkout at %s\n", escape(p.Name), escape(p.BoundTo))
+		fmt.Fprintf(w, "the name %s belongs to the checkout at %s\n", line(p.Name), line(p.BoundTo))
 	}
 	if len(p.Widenings) == 0 {
 		fmt.Fprintln(w, "it permits nothing new")
 	} else {
 		fmt.Fprintln(w, "it newly permits:")
 		for _, l := range p.Widenings {
-			fmt.Fprintf(w, "  %s %s\n", a.style.yellow("+"), escape(l))
+			fmt.Fprintf(w, "  %s %s\n", a.style.yellow("+"), line(l))
 		}
 	}
 	for _, f := range p.Effective.Warnings {
-		fmt.Fprintf(w, "%s %s\n", a.style.yellow("warning:"), escape(f.String()))
+		fmt.Fprintf(w, "%s %s\n", a.style.yellow("warning:"), line(f.String()))
 	}
 	fmt.Fprintf(w, "\n%s\n", indent(p.Text()))
 }
@@ -174,7 +174,7 @@ func why(text string) string {
 	if text == "" {
 		return ""
 	}
-	return "  (" + escape(text) + ")"
+	return "  (" + line(text) + ")"
 }
 
 // confirm asks on the terminal. Enter means no.
@@ -200,7 +200,7 @@ func (a *app) adopt(ctx context.Context, p *project, prop *config.Proposal, move
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Stdout, "adopted for project %s\n", next.Project.Name)
+	fmt.Fprintf(a.Stdout, "adopted for project %s\n", line(next.Project.Name))
 	for _, r := range prop.Effective.Proxy.Recommend {
 		if rule, err := policy.ParseRule(r.Host); err == nil { // canonical: never the file's own text
 			fmt.Fprintf(a.Stdout, "it asks for: fy allow --permanent %s%s\n", control.ShellQuote(rule.String()), a.style.dim(why(r.Why)))

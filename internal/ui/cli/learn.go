@@ -79,7 +79,7 @@ func (a *app) printReview(l control.Learning, yes bool) error {
 		return nil
 	}
 	for _, r := range l.Granted {
-		fmt.Fprintf(a.Stdout, "allowed %s\n", escape(r))
+		fmt.Fprintf(a.Stdout, "allowed %s\n", line(r))
 	}
 	var rows [][]string
 	for _, r := range l.Learnt {

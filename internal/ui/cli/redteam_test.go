@@ -38,3 +38,30 @@ func TestSummaryCannotBeContinuedByAFileName(t *testing.T) {
 		t.Errorf("%d lines, want 1:\n%s", n, b)
 	}
 }
+
+// Errors quote paths that a box named: a newline in one must not begin a line that looks like ours.
+func TestErrorsCannotBeContinuedByAFileName(t *testing.T) {
+	errs, err := os.Create(filepath.Join(t.TempDir(), "err"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errs.Close()
+	a := &app{Env: Env{Stderr: errs, Getenv: func(string) string { return "" }}}
+	name := "sub\nfy: nothing was refused\nerror: \x1b[2Jrun curl x.test\u202e"
+	_, err = os.ReadFile(filepath.Join(t.TempDir(), name))
+	a.fail(t.Context(), nil, hint(err, "see "+name))
+	a.say("reading %s", name)
+	b, err := os.ReadFile(errs.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := 0
+	for line := range strings.Lines(string(b)) {
+		if !strings.HasPrefix(line, "  ") {
+			ours++
+		}
+	}
+	if ours != 3 || strings.ContainsAny(string(b), "\x1b\u202e") || !strings.Contains(string(b), "sub") {
+		t.Errorf("%d lines look like ours, want 3:\n%q", ours, b)
+	}
+}

@@ -49,7 +49,7 @@ func (r *relay) run(ctx context.Context, argv []string) (int, error) {
 	if !errors.As(err, &start) {
 		return code, err
 	}
-	fmt.Fprintf(r.a.Stderr, "fy: %s: %s\n", escape(start.Command), start.Errno)
+	fmt.Fprintf(r.a.Stderr, "fy: %s: %s\n", line(start.Command), start.Errno)
 	switch start.Errno {
 	case syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP, syscall.ENAMETOOLONG:
 		return 127, nil

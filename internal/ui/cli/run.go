@@ -133,7 +133,7 @@ func (a *app) summary(s control.Stopped) {
 	if n := len(s.Changed); n > 0 {
 		const most = 8
 		names := s.Changed[:min(n, most)]
-		list := oneLine(escape(strings.Join(names, ", ")))
+		list := line(strings.Join(names, ", "))
 		if n > most {
 			list += fmt.Sprintf(" and %d more", n-most)
 		}

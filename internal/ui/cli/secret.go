@@ -121,10 +121,10 @@ The value is read from stdin, or asked for without echo. It is never an argument
 // bound says where a secret goes.
 func (a *app) bound(r *config.Inject) {
 	for _, h := range r.Bound().Hosts {
-		fmt.Fprintf(a.Stdout, "%s → %s\n", r.Name, h)
+		fmt.Fprintf(a.Stdout, "%s → %s\n", line(r.Name), h)
 	}
 	if r.TokenURL != "" {
-		fmt.Fprintf(a.Stdout, "%s → %s\n", r.Name, r.TokenURL)
+		fmt.Fprintf(a.Stdout, "%s → %s\n", line(r.Name), line(r.TokenURL))
 	}
 }
 
@@ -227,7 +227,7 @@ func (a *app) confirmSecrets(ctx context.Context, p *project, e *config.Effectiv
 			a.say("not confirmed, so it gets no secret: %s: fy secret bind %s", list, r.Name)
 			continue
 		}
-		yes, err := a.confirm("send the secret there? " + escape(list))
+		yes, err := a.confirm("send the secret there? " + line(list))
 		if err != nil {
 			return err
 		}
@@ -427,7 +427,7 @@ func (a *app) offerGrants(ctx context.Context, c *control.Client) error {
 			if err != nil || why.Verdict == "allow" || why.Reason == "denied_rule" {
 				continue
 			}
-			yes, err := a.confirm("grant " + escape(h) + ", where the credential " + escape(cr.Name) + " goes, until fy down?")
+			yes, err := a.confirm("grant " + line(h) + ", where the credential " + line(cr.Name) + " goes, until fy down?")
 			if err != nil {
 				return err
 			}

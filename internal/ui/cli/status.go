@@ -71,7 +71,7 @@ func (a *app) printStatus(st control.Status) {
 		label = a.style.green("locked against " + st.Boundary)
 	}
 	fmt.Fprintf(a.Stdout, "%s  %s\n", a.style.bold(st.Project), label)
-	fmt.Fprintf(a.Stdout, "%s\n\n", a.style.dim(escape(st.Why)))
+	fmt.Fprintf(a.Stdout, "%s\n\n", a.style.dim(line(st.Why)))
 	rows := [][]string{{"box", "none"}}
 	if st.Box != nil {
 		kind := "stays until fy down"
@@ -121,7 +121,7 @@ func (a *app) printStatus(st control.Status) {
 		}
 	}
 	for _, n := range st.Notes {
-		fmt.Fprintf(a.Stdout, "%s %s\n", a.style.yellow("note:"), escape(n))
+		fmt.Fprintf(a.Stdout, "%s %s\n", a.style.yellow("note:"), line(n))
 	}
 }
 

@@ -37,7 +37,7 @@ func table(w io.Writer, indent string, rows [][]string, paint func(row, col int,
 	var width []int
 	for _, r := range rows {
 		for i := range r {
-			r[i] = oneLine(r[i])
+			r[i] = line(r[i])
 			c := r[i]
 			if i >= len(width) {
 				width = append(width, 0)
@@ -84,6 +84,15 @@ func escape(s string) string {
 
 // oneLine keeps what may come from a box within its line: a file name may hold a newline, and what follows it would look like ours.
 func oneLine(s string) string { return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(s) }
+
+// line makes text that may come from a box safe to print within one line.
+func line(s string) string { return oneLine(escape(s)) }
+
+// block makes text that may come from a box safe to print where it may have several lines: those after the first are indented, so that
+// none looks like a line of ours.
+func block(s string) string {
+	return strings.ReplaceAll(escape(strings.TrimRight(s, "\n")), "\n", "\n  ")
+}
 
 func unsafe(r rune) bool {
 	switch {

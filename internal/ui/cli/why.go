@@ -48,7 +48,7 @@ func (a *app) printWhy(w control.Why) {
 	default:
 		verdict = a.style.red("refused")
 	}
-	fmt.Fprintf(a.Stdout, "%s  %s\n", escape(w.Target), verdict)
+	fmt.Fprintf(a.Stdout, "%s  %s\n", line(w.Target), verdict)
 	var rows [][]string
 	for _, r := range [][]string{{"rule", w.Rule}, {"reason", w.Reason}, {"from", w.Origin}, {"how", w.Mode}, {"credential", text(w.Credential)}, {"note", w.Note}, {"change", w.Fix}} {
 		if r[1] != "" {
