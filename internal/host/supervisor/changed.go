@@ -22,8 +22,7 @@ func executed() []string {
 		".gitattributes", ".gitmodules", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".mcp.json",
 		".tool-versions", "mise.toml", ".mise.toml", ".env", ".editorconfig", ".clangd", ".clang-tidy", ".vimrc", ".nvim.lua", ".exrc",
 		"foldyard.toml",
-		// Read-only in a box where they exist; told when a box made them. A commondir moves git's configuration elsewhere.
-		".git", ".git/config", ".git/config.worktree", ".git/commondir", ".envrc",
+		".git", ".git/config", ".envrc", // read-only in a box where they exist; told when a box made them
 	}
 }
 

@@ -40,7 +40,10 @@ var tries = map[string]func() error{
 		c := byte('x')
 		return call(unix.SYS_IOCTL, 0, unix.TIOCSTI, uintptr(unsafe.Pointer(&c)))
 	},
-	"tiocsetd":        func() error { n := int32(0); return call(unix.SYS_IOCTL, 0, unix.TIOCSETD, uintptr(unsafe.Pointer(&n))) },
+	"tiocsetd": func() error {
+		n := int32(0)
+		return call(unix.SYS_IOCTL, 0, unix.TIOCSETD, uintptr(unsafe.Pointer(&n)))
+	},
 	"lease": func() error {
 		f, err := os.OpenFile("leased", os.O_CREATE|os.O_RDWR, 0o644)
 		if err != nil {
@@ -50,7 +53,7 @@ var tries = map[string]func() error{
 		_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
 		return err
 	},
-	"getfl":           func() error { _, err := unix.FcntlInt(0, unix.F_GETFL, 0); return err },
+	"getfl":         func() error { _, err := unix.FcntlInt(0, unix.F_GETFL, 0); return err },
 	"chmod-suid":    func() error { os.WriteFile("s", nil, 0o755); return unix.Chmod("s", 0o4755) },
 	"fchmodat-sgid": func() error { os.WriteFile("s", nil, 0o755); return unix.Fchmodat(unix.AT_FDCWD, "s", 0o2755, 0) },
 	"open-suid": func() error {
