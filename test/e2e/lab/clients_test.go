@@ -27,6 +27,19 @@ func TestCurl(t *testing.T) {
 	})
 }
 
+// However fast a box goes on its refusal, the summary names the fix.
+func TestSummaryMissesNothing(t *testing.T) {
+	need(t, "curl")
+	each(t, func(t *testing.T, o *testkit.Operator) {
+		for i := range 20 {
+			r := o.FY(t.Context(), "run", "--", "curl", "-s", "-o", "/dev/null", "http://web.test/hello")
+			if !strings.Contains(r.Stderr, "fy allow web.test") {
+				t.Fatalf("run %d: the summary does not name the fix: %v", i, r)
+			}
+		}
+	})
+}
+
 func TestPython(t *testing.T) {
 	need(t, "python3")
 	each(t, func(t *testing.T, o *testkit.Operator) {
