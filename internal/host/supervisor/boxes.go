@@ -140,9 +140,6 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 		_ = b.client.Stop(ctx) // the first error is the one that counts
 		return nil, err
 	}
-	if q.Oneshot && name != twinName {
-		s.reserve.fill(program, sp.User)
-	}
 	s.log.Info("box started", slog.String("box", id), slog.Bool("oneshot", q.Oneshot))
 	return b, nil
 }

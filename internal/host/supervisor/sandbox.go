@@ -141,6 +141,11 @@ func (s *Supervisor) after(b *sandbox) {
 	if released {
 		return
 	}
+	if b.rec.Oneshot && b.rec.Name == mainName && !b.inVM() { // commands come one after the other
+		if p, err := s.program(); err == nil {
+			s.reserve.fill(p, b.user)
+		}
+	}
 	s.forget(ctx, b.id, b.rec.Socket)
 	s.log.Info("box ended", slog.String("box", b.id))
 }
