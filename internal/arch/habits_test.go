@@ -195,3 +195,36 @@ func TestPlatformFiles(t *testing.T) {
 		}
 	}
 }
+
+// A pattern of a package is compiled at every start of fy, in each of its processes, unless it is made when it is first used.
+func TestPatternsAreCompiledOnUse(t *testing.T) {
+	for _, f := range load(t).files {
+		if f.test {
+			continue
+		}
+		names := localNames(f)
+		for _, d := range f.ast.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, s := range g.Specs {
+				v, ok := s.(*ast.ValueSpec)
+				if !ok {
+					continue
+				}
+				for _, value := range v.Values {
+					call, ok := value.(*ast.CallExpr)
+					if !ok {
+						continue
+					}
+					if sel, ok := call.Fun.(*ast.SelectorExpr); ok {
+						if id, ok := sel.X.(*ast.Ident); ok && names[id.Name] == "regexp" {
+							t.Errorf("%s: a pattern that every start compiles; use sync.OnceValue", f.at(call))
+						}
+					}
+				}
+			}
+		}
+	}
+}

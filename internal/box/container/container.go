@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -57,7 +58,7 @@ type Spec struct {
 	Files    map[string][]byte // below /etc/foldyard
 }
 
-var idRE = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+var idRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`) })
 
 // Name is the container of the box id.
 func Name(id string) string { return "fy-" + id }
@@ -70,7 +71,7 @@ func (s Spec) dir() string { return "/home/fy/.foldyard/boxes/" + s.ID }
 // Check says why s cannot be made.
 func (s Spec) Check() error {
 	switch {
-	case !idRE.MatchString(s.ID):
+	case !idRE().MatchString(s.ID):
 		return fmt.Errorf("box id %q: want [a-z0-9-]", s.ID)
 	case s.Image == "" || s.Image[0] == '-':
 		return fmt.Errorf("image %q of the box: want a name", s.Image)
@@ -191,7 +192,7 @@ func archive(files map[string][]byte) ([]byte, error) {
 
 // Stop ends the box id with everything in it. Stopping what is not there is no error.
 func Stop(ctx context.Context, h Host, id string) error {
-	if !idRE.MatchString(id) {
+	if !idRE().MatchString(id) {
 		return fmt.Errorf("box id %q: want [a-z0-9-]", id)
 	}
 	_, err := h.Run(ctx, nil, "sh", "-c", `podman rm --force --time 0 --ignore "$1" >/dev/null && rm -rf "$2"`, "sh", Name(id), Spec{ID: id}.dir())

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync"
 
 	"foldyard/internal/machine"
 	"foldyard/internal/wall/ruleset"
@@ -20,7 +21,7 @@ const marker = "# foldyard machine: made by fy, rewritten by fy up\n"
 // cmdline boots a kernel that is given beside the image: the image's root has the label rootfs.
 const cmdline = "root=LABEL=rootfs ro console=ttyS0 net.ifnames=0 mitigations=off quiet audit=0"
 
-var digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var digestRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-f]{64}$`) })
 
 // platform is what the rendering must know of the host.
 type platform struct{ goos, goarch string }
@@ -40,7 +41,7 @@ func (p platform) render(s machine.Spec) (config, digest string, err error) {
 	if s.Image == "" {
 		return "", "", &machine.Error{Detail: "no image for the VM", Fix: `set [machine] image and digest: a Debian or Fedora cloud image with podman and nftables, and its sha256`}
 	}
-	if !digestRE.MatchString(s.Digest) {
+	if !digestRE().MatchString(s.Digest) {
 		return "", "", &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits`}
 	}
 	boot := ruleset.Boot{User: machine.User, UID: s.UID, CA: s.CA, Firewall: s.Firewall, Guest: ruleset.Guest{

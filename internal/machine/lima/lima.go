@@ -20,6 +20,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"foldyard/internal/machine"
@@ -59,7 +60,7 @@ type Driver struct {
 
 var _ machine.Machine = (*Driver)(nil)
 
-var instanceRE = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,40})$`)
+var instanceRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,40})$`) })
 
 // maxHome bounds LIMA_HOME and instance together: ssh's control socket is below, with a suffix of ssh's own.
 const maxHome = 104 - len("/ssh.sock.1234567890123456")
@@ -70,7 +71,7 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 	if opt.UID == 0 {
 		return nil, &machine.Error{Detail: "Lima does not run as root", Fix: "run fy as an ordinary user"}
 	}
-	if !instanceRE.MatchString(opt.Instance) {
+	if !instanceRE().MatchString(opt.Instance) {
 		return nil, &machine.Error{Detail: fmt.Sprintf("%q cannot name a VM", opt.Instance), Fix: "shorten [project] name to 40 letters, digits, dot, dash"}
 	}
 	if n := len(d.dir()); n > maxHome {
@@ -97,7 +98,7 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 	return d, nil
 }
 
-var versionRE = regexp.MustCompile(`\b(\d+)\.(\d+)(?:\.\d+)?`)
+var versionRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b(\d+)\.(\d+)(?:\.\d+)?`) })
 
 func (d *Driver) checkVersion(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -106,7 +107,7 @@ func (d *Driver) checkVersion(ctx context.Context) error {
 	if err != nil {
 		return &machine.Error{Detail: d.limactl + " --version failed", Fix: "install Lima 2.1 or 2.2", Err: err}
 	}
-	m := versionRE.FindStringSubmatch(string(out))
+	m := versionRE().FindStringSubmatch(string(out))
 	if m == nil {
 		return &machine.Error{Detail: fmt.Sprintf("limactl says its version is %q", strings.TrimSpace(string(out))), Fix: "install Lima 2.1 or 2.2"}
 	}

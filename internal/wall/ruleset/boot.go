@@ -31,7 +31,7 @@ const digestMark = "@DIGEST@"
 
 // Script renders the boot script, and returns the digest that its report carries.
 func (b Boot) Script() (script, digest string, err error) {
-	if !plain.MatchString(b.User) || b.User == "root" {
+	if !plain().MatchString(b.User) || b.User == "root" {
 		return "", "", fmt.Errorf("VM user %q: want a plain name that is not root", b.User)
 	}
 	if b.UID <= 0 {

@@ -35,7 +35,7 @@ func (h Host) TableName() string { return "foldyard_" + identifier(h.Name) }
 
 // Table is the text that nft loads.
 func (h Host) Table() (string, error) {
-	if !plain.MatchString(h.Name) {
+	if !plain().MatchString(h.Name) {
 		return "", fmt.Errorf("VM name %q: want letters, digits, dot, dash", h.Name)
 	}
 	slice := strings.Trim(h.Slice, "/")

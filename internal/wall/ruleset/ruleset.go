@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Ports is an inclusive range of TCP or UDP ports.
@@ -178,7 +179,7 @@ WantedBy=sysinit.target
 }
 
 // plain are the names that may stand in units, paths and table names.
-var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`) })
 
 // identifier makes a name fit for nft.
 func identifier(s string) string {
