@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -226,6 +227,29 @@ func grantable(c dest.Class) bool {
 		dest.ClassULA, dest.ClassReserved, dest.ClassMetadata, dest.ClassOwn:
 		return true
 	case dest.ClassUnknown, dest.ClassMulticast, dest.ClassBroadcast, dest.ClassUnspecified, dest.ClassSynthetic:
+	}
+	return false
+}
+
+// Opens tells which grant opens the way to t, as far as t says so itself: one
+// that is internal, or none at all. A name may lead anywhere.
+func Opens(t dest.Target) (internal, ok bool) {
+	if !t.Host.IsIP() {
+		return false, true
+	}
+	c := dest.Classify(t.Host.Addr(), interfaces())
+	return !c.Public(), grantable(c)
+}
+
+// Never tells whether the failed dial is a refusal that no grant lifts.
+func (e *Error) Never() bool { return e.Kind == KindClass && !grantable(e.Class) }
+
+// NeverText is Never for the text of an error.
+func NeverText(text string) bool {
+	for _, c := range []dest.Class{dest.ClassUnknown, dest.ClassMulticast, dest.ClassBroadcast, dest.ClassUnspecified, dest.ClassSynthetic} {
+		if strings.HasSuffix(text, KindClass.String()+": "+c.String()) {
+			return true
+		}
 	}
 	return false
 }

@@ -17,6 +17,7 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/policy"
 )
 
@@ -206,6 +207,30 @@ func TestCommandsAreQuoted(t *testing.T) {
 		}
 		if _, err := policy.ParseRule(strings.Trim(strings.TrimPrefix(want, "fy allow "), "'")); err != nil {
 			t.Errorf("%s: the advice is no rule: %v", in, err)
+		}
+	}
+}
+
+// An answer that offers a grant which does not help teaches to grant more: see dialer.Opens.
+func TestFixForAddressesHelps(t *testing.T) {
+	for in, want := range map[string]string{
+		"169.254.169.254:80": "fy allow 169.254.169.254:80 --internal", "10.0.0.1:443": "fy allow 10.0.0.1:443 --internal",
+		"[::1]:8080": "fy allow '[::1]:8080' --internal", "[::ffff:127.0.0.1]:80": "fy allow 127.0.0.1:80 --internal",
+		"224.0.0.1:443": "", "198.18.0.9:443": "", "0.0.0.0:80": "", "255.255.255.255:80": "",
+		"192.0.2.1:443": "fy allow 192.0.2.1", "a.test:443": "fy allow a.test", // control
+	} {
+		d := denied(policy.Decision{Reason: policy.ReasonNotGranted}, target(in))
+		if d.fix != want {
+			t.Errorf("%s: %q, want %q", in, d.fix, want)
+		}
+		if _, body := d.body(acceptAny); want == "" && !strings.Contains(body, "no grant permits this") {
+			t.Errorf("%s: %s", in, body)
+		}
+	}
+	e := new(Engine)
+	for class, want := range map[dest.Class]string{dest.ClassPrivate: "fy allow a.test:443 --internal", dest.ClassMulticast: ""} {
+		if d := e.unreachable(&dialer.Error{Kind: dialer.KindClass, Class: class}, target("a.test:443")); d.fix != want {
+			t.Errorf("%s: %q, want %q", class, d.fix, want)
 		}
 	}
 }

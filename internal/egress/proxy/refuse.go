@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/http1"
 	"foldyard/internal/egress/intake/connect"
 	"foldyard/internal/egress/policy"
@@ -92,8 +93,20 @@ func cutText(s string) string {
 	return s
 }
 
-func allowCommand(t dest.Target) string { return "fy allow " + quote(ruleFor(t)) }
-func whyCommand(t dest.Target) string   { return "fy why " + quote(ruleFor(t)) }
+// allowCommand is the command that permits t, "" when none does.
+func allowCommand(t dest.Target) string {
+	switch internal, ok := dialer.Opens(t); {
+	case !ok:
+		return ""
+	case internal:
+		return internalCommand(t)
+	}
+	return "fy allow " + quote(ruleFor(t))
+}
+
+func internalCommand(t dest.Target) string { return "fy allow " + quote(t.String()) + " --internal" }
+
+func whyCommand(t dest.Target) string { return "fy why " + quote(ruleFor(t)) }
 
 func ruleFor(t dest.Target) string {
 	if t.Port == 443 || t.Port == 80 {

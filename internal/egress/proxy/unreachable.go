@@ -43,7 +43,11 @@ func (e *Engine) unreachable(err error, t dest.Target) *denial {
 	case dialer.KindClass:
 		d.status, d.reason, d.err = http.StatusForbidden, policy.ReasonAddressClass, "destination_ip_prohibited"
 		d.what = name + " is at an address that is not public"
-		d.fix = "fy allow " + quote(t.String()) + " --internal"
+		if !de.Never() {
+			d.fix = internalCommand(t)
+		} else {
+			d.fix = "" // no grant does
+		}
 	case dialer.KindProxy:
 		d.err, d.what = "destination_unavailable", "the upstream proxy did not connect to "+name
 	case dialer.KindLimit:

@@ -11,6 +11,7 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/control"
 )
@@ -171,14 +172,29 @@ func (t *tally) refused(r *capture.Record) {
 func fixOf(t dest.Target, r *capture.Record) string {
 	switch {
 	case askable(r):
-		return "fy allow " + ruleFor(t)
+		return allowFor(t)
 	case r.Reason == string(policy.ReasonDeniedRule) && r.Rule != "":
 		return "fy revoke " + control.ShellQuote(r.Rule)
 	case r.Reason == string(policy.ReasonAddressClass):
-		return "fy allow --internal " + t.String()
+		if _, ok := dialer.Opens(t); ok && !dialer.NeverText(r.Error) {
+			return internalFor(t)
+		}
 	}
 	return ""
 }
+
+// allowFor is the command that permits t, "" when none does.
+func allowFor(t dest.Target) string {
+	switch internal, ok := dialer.Opens(t); {
+	case !ok:
+		return ""
+	case internal:
+		return internalFor(t)
+	}
+	return "fy allow " + ruleFor(t)
+}
+
+func internalFor(t dest.Target) string { return "fy allow --internal " + control.ShellQuote(t.String()) }
 
 func (t *tally) rows() []control.Refusal {
 	t.mu.Lock()

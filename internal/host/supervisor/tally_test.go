@@ -43,6 +43,38 @@ func TestTallyFoldsAndNamesTheFix(t *testing.T) {
 	}
 }
 
+// A fix that does not help teaches to grant more: what is offered opens the way, or nothing is.
+func TestFixForAddressesHelps(t *testing.T) {
+	multicast := denied("m.test", 443, "address_class")
+	multicast.Error = "dial m.test:443 at 224.0.0.1:443: address class: multicast"
+	private := denied("p.test", 443, "address_class")
+	private.Error = "dial p.test:443 at 10.0.0.1:443: address class: private"
+	for _, row := range []struct {
+		r    *capture.Record
+		want string
+	}{
+		{denied("169.254.169.254", 80, "not_granted"), "fy allow --internal 169.254.169.254:80"},
+		{denied("127.0.0.1", 5432, "not_granted"), "fy allow --internal 127.0.0.1:5432"},
+		{denied("fe80::1", 443, "not_granted"), "fy allow --internal '[fe80::1]:443'"},
+		{denied("224.0.0.1", 443, "not_granted"), ""},
+		{denied("198.18.0.7", 443, "not_granted"), ""},
+		{denied("0.0.0.0", 443, "address_class"), ""},
+		{denied("10.0.0.1", 443, "address_class"), "fy allow --internal 10.0.0.1:443"},
+		{multicast, ""},
+		{private, "fy allow --internal p.test:443"},
+		{denied("192.0.2.1", 443, "not_granted"), "fy allow 192.0.2.1"}, // control
+		{denied("a.test", 443, "not_granted"), "fy allow a.test"},       // control
+	} {
+		to, ok := target(row.r)
+		if !ok {
+			t.Fatal(row.r.Host)
+		}
+		if got := fixOf(to, row.r); got != row.want {
+			t.Errorf("%s, %s: %q, want %q", to, row.r.Reason, got, row.want)
+		}
+	}
+}
+
 func TestChangedNamesWhatTheHostExecutes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

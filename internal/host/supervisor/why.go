@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
@@ -34,13 +35,12 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 	}
 	out := control.Why{Verdict: d.Verdict.String(), Rule: d.Rule, Reason: string(d.Reason), Target: shown, Origin: s.origin(d.Rule, q.Box)}
 	out.Credential = s.wouldCarry(pq, d)
-	rule := ruleFor(pq.Target)
 	switch {
 	case d.Verdict == policy.Allow:
 		out.Fix = "fy revoke " + control.ShellQuote(d.Rule)
 		out.Mode = how(d)
 	case d.Verdict == policy.WouldDeny:
-		out.Fix = "fy allow " + rule
+		out.Fix = allowFor(pq.Target)
 		out.Mode = how(d)
 		out.Note = "the allowlist does not enforce now: fy enforce on"
 	case d.Reason == policy.ReasonDeniedRule:
@@ -51,7 +51,15 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 			out.Note = f.Error()
 		}
 	default:
-		out.Fix = "fy allow " + rule
+		out.Fix = allowFor(pq.Target)
+	}
+	if d.Verdict.Permits() && !d.Internal {
+		switch internal, ok := dialer.Opens(pq.Target); {
+		case !ok:
+			out.Note = join(out.Note, "refused all the same when it is dialled: no grant opens an address of this kind")
+		case internal:
+			out.Note = join(out.Note, "refused all the same when it is dialled: the address is not public, and only "+internalFor(pq.Target)+" opens it")
+		}
 	}
 	if d.Verdict.Permits() && s.proxied(pq.Target) {
 		out.Note = join(out.Note, proxyNote)
