@@ -57,12 +57,15 @@ func (s *Supervisor) who(cfg *config.Effective) (namespace.User, error) {
 
 var plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`) })
 
-// caches are shared by a project's boxes: data that tools download and verify, never what they would execute unread.
+// caches are shared by a project's boxes: what tools download, as it came. Nothing built on this computer is among it, such as pip's
+// wheels, which pip installs without a question. That is no wall between the boxes of a project: npm checks what it finds here against
+// a lock file, pip where hashes are required, Go and cargo take their own notes of the download for it.
 func caches(p state.Project, home string) ([]namespace.Bind, error) {
 	var out []namespace.Bind
 	for name, target := range map[string]string{
 		"npm":         ".npm/_cacache",
-		"pip":         ".cache/pip",
+		"pip/http":    ".cache/pip/http", // until pip 23.2
+		"pip/http-v2": ".cache/pip/http-v2",
 		"go":          "go/pkg/mod/cache/download",
 		"cargo":       ".cargo/registry/cache",
 		"cargo-index": ".cargo/registry/index",
