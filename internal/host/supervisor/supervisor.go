@@ -4,7 +4,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -209,7 +208,7 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	s.trust = sync.OnceValues(s.trustFiles)
 	s.whole = sync.OnceValues(func() (*namespace.Program, error) { return namespace.OpenProgram(opt.Program) })
 	if s.program = s.whole; len(opt.Box) > 0 {
-		s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.LoadProgram(bytes.NewReader(opt.Box)) })
+		s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.EmbeddedProgram(opt.Box) })
 	}
 	if err := s.seed(ctx, cfg); err != nil {
 		return s, err

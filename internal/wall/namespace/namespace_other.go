@@ -26,6 +26,9 @@ type Program struct{}
 // OpenProgram returns ErrUnsupported.
 func OpenProgram(string) (*Program, error) { return nil, ErrUnsupported }
 
+// EmbeddedProgram returns ErrUnsupported.
+func EmbeddedProgram([]byte) (*Program, error) { return nil, ErrUnsupported }
+
 // LoadProgram returns ErrUnsupported.
 func LoadProgram(io.Reader) (*Program, error) { return nil, ErrUnsupported }
 

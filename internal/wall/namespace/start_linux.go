@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,6 +33,19 @@ func OpenProgram(path string) (*Program, error) {
 	}
 	defer src.Close()
 	return LoadProgram(src)
+}
+
+// EmbeddedProgram copies an executable that is part of this one into sealed memory, and gives back the memory that reading it took:
+// the file on disk still has it. The caller closes it.
+func EmbeddedProgram(b []byte) (*Program, error) {
+	p, err := LoadProgram(bytes.NewReader(b))
+	page := os.Getpagesize()
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	if skip := (page - int(start)%page) % page; skip+page < len(b) {
+		whole := b[skip : skip+(len(b)-skip)/page*page]
+		unix.Madvise(whole, unix.MADV_DONTNEED) // a private mapping of a file that nobody wrote to: it is read again when it is needed
+	}
+	return p, err
 }
 
 // LoadProgram copies an executable into sealed memory. The caller closes it.
