@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"html"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -186,7 +188,7 @@ const maxUnusual = 512
 
 // forms returns the ways in which a value is commonly written: as it is, in
 // base64 at each of its three alignments, percent-encoded, JSON-escaped, in
-// hexadecimal, and with every character escaped. There are others.
+// hexadecimal, as HTML, and with every character escaped. There are others.
 func forms(v []byte) [][]byte {
 	out := [][]byte{v}
 	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -203,14 +205,19 @@ func forms(v []byte) [][]byte {
 	if len(v) <= maxUnusual {
 		for _, digits := range []string{"0123456789ABCDEF", "0123456789abcdef"} {
 			for _, before := range []string{"", "%", `\u00`, `\x`} {
-				out = append(out, each2(v, before, digits))
+				out = append(out, each2(v, before, "", digits))
 			}
+			out = append(out, each2(v, "&#x", ";", digits))
 		}
+		out = append(out, decimal(v))
 	}
-	for _, html := range []bool{false, true} {
+	if h := html.EscapeString(string(v)); h != string(v) {
+		out = append(out, []byte(h), []byte(strings.NewReplacer("&#34;", "&quot;", "&#39;", "&apos;").Replace(h)))
+	}
+	for _, angles := range []bool{false, true} {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(html)
+		e.SetEscapeHTML(angles)
 		if e.Encode(string(v)) == nil {
 			t := bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
 			t = t[1 : len(t)-1]
@@ -221,11 +228,20 @@ func forms(v []byte) [][]byte {
 	return slices.CompactFunc(out, bytes.Equal)
 }
 
-// each2 writes every byte as two digits, with the same text before each.
-func each2(v []byte, before, digits string) []byte {
-	b := make([]byte, 0, len(v)*(2+len(before)))
+// each2 writes every byte as two digits, with the same text before and after.
+func each2(v []byte, before, after, digits string) []byte {
+	b := make([]byte, 0, len(v)*(2+len(before)+len(after)))
 	for _, c := range v {
-		b = append(append(b, before...), digits[c>>4], digits[c&15])
+		b = append(append(append(b, before...), digits[c>>4], digits[c&15]), after...)
+	}
+	return b
+}
+
+// decimal writes every byte as a character reference of HTML.
+func decimal(v []byte) []byte {
+	b := make([]byte, 0, 6*len(v))
+	for _, c := range v {
+		b = append(strconv.AppendUint(append(b, "&#"...), uint64(c), 10), ';')
 	}
 	return b
 }

@@ -2,9 +2,14 @@ package inject
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"html"
 	"io"
 	"math/rand/v2"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -99,6 +104,41 @@ func FuzzRedactorAgreesWithNaiveOracle(f *testing.F) {
 			t.Errorf("at once: got %q, want %q", got, want)
 		}
 	})
+}
+
+// An origin that echoes a credential in another way of writing hands it over. What is written otherwise than here still gets out:
+// docs/manual/credentials.md says which.
+func TestEchoesInOtherFormsAreMasked(t *testing.T) {
+	const secret = "s3cr3t-VALUE/0123<9>"
+	m := newMatcher([][]byte{[]byte(secret)}, minSecret)
+	each := func(format string) string {
+		var b strings.Builder
+		for i := range len(secret) {
+			fmt.Fprintf(&b, format, secret[i])
+		}
+		return b.String()
+	}
+	for name, form := range map[string]string{
+		"as it is": secret, "base64": base64.StdEncoding.EncodeToString([]byte(secret)), "percent": url.QueryEscape(secret), "JSON": `s3cr3t-VALUE\/0123\u003c9\u003e`,
+		"hex": each("%02x"), "HEX": each("%02X"), "percent, whole": each("%%%02x"), "PERCENT, whole": each("%%%02X"),
+		"\\u": each(`\u%04x`), "\\U": each(`\u%04X`), "\\x": each(`\x%02x`),
+		"HTML": html.EscapeString(secret), "references": each("&#%d;"), "hex references": each("&#x%x;"), "HEX references": each("&#x%X;"),
+	} {
+		text := "before " + form + " after"
+		r := masked(m)
+		r.src = strings.NewReader(text)
+		got, err := io.ReadAll(r)
+		if err != nil || strings.Contains(string(got), form[:len(form)-8]) || len(got) != len(text) || !strings.HasPrefix(string(got), "before ") {
+			t.Errorf("%s: %q came out as %q, %v", name, text, got, err)
+		}
+	}
+	for _, other := range []string{"s3cr3t-VALUE/0123<8>", strings.Repeat("&#115;&#51;", 40), strings.Repeat("%73%33", 40), hex.EncodeToString([]byte("another value of no interest"))} {
+		r := masked(m)
+		r.src = strings.NewReader(other)
+		if got, err := io.ReadAll(r); err != nil || string(got) != other {
+			t.Errorf("control: %q came out as %q, %v", other, got, err)
+		}
+	}
 }
 
 func TestEveryFormAtEveryCut(t *testing.T) {
