@@ -346,7 +346,13 @@ func (p *prober) relay(ctx context.Context, l net.Listener, id string) {
 				said = "refused"
 			case Reached:
 				said = "connected"
-				if to != p.plan.Proxy {
+				switch {
+				case to == p.plan.Proxy:
+				case p.plan.AnswersAll:
+					if p.whoAnswersConn(out, id, to.Addr()) == Refused {
+						said = "refused"
+					}
+				default:
 					_, _ = out.Write([]byte(Tag(p.plan.Nonce, id))) // the host's listener knows us by it
 				}
 				_ = out.Close() // nothing was asked
@@ -357,4 +363,15 @@ func (p *prober) relay(ctx context.Context, l net.Listener, id string) {
 		_, _ = fmt.Fprintln(conn, said) // the asker tells when it hears nothing
 		_ = conn.Close()
 	}
+}
+
+// whoAnswersConn is whoAnswers over a connection of the net package.
+func (p *prober) whoAnswersConn(c net.Conn, id string, to netip.Addr) Outcome {
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		return Reached
+	}
+	defer f.Close()
+	o, _ := p.whoAnswers(int(f.Fd()), id, to) //nolint:gosec // G115: descriptors are small
+	return o
 }
