@@ -293,7 +293,7 @@ func TestNilInjectorDoesNothing(t *testing.T) {
 	if g.Text("x") != "x" || g.Reads() || g.Searches() || g.Holds() != 0 || g.Keeps() != 0 || g.Replay(t.Context(), 401, nil, true) || g.Tripped() != nil {
 		t.Error("a nil grip does something")
 	}
-	if in.Scrub("x") != "x" || in.Local(dest.Target{Port: 80}) != nil || in.Endpoint("x", "POST", "/") != nil || in.Connect("", dest.Target{}, nil) != nil {
+	if in.Scrub("x") != "x" || in.Local(dest.Target{Port: 80}) != nil || in.Endpoint(dest.Target{}, "POST", "/") != nil || in.Connect("", dest.Target{}, nil) != nil {
 		t.Error("a nil injector does something")
 	}
 }

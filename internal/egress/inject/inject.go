@@ -43,7 +43,8 @@ type Rule struct {
 	Swap bool
 	// Issuing permits the service's endpoints that answer with a credential.
 	Issuing bool
-	// Endpoint, if set, is the host and path of the service's token endpoint.
+	// Endpoint, if set, is the host:port and path of the service's token
+	// endpoint.
 	Endpoint string
 
 	// Minter produces the credential. Nil: there is none, for the reason Off,

@@ -203,7 +203,7 @@ func (g *Grip) issuing(r *rule) *Refusal {
 		}
 		return p
 	}
-	if r.Endpoint != "" && host+plain() == strings.ToLower(r.Endpoint) {
+	if r.Endpoint != "" && q.Target.String()+plain() == r.Endpoint {
 		return g.issues(r)
 	}
 	if g.issuers(r, host, func(e *issuer) bool {

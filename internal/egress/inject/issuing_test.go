@@ -23,7 +23,7 @@ func TestIssuingEndpoints(t *testing.T) {
 		at("npm.test", "static", "npm"), at("pypi.test", "static", "pypi"), at("registry.test", "static", "docker-registry"),
 		at("plain.test", "static", ""), at("oauth.test", "oauth-refresh", ""),
 	}
-	rules[len(rules)-1].Endpoint = "oauth.test/x/token"
+	rules[len(rules)-1].Endpoint = "oauth.test:443/x/token"
 	b := newBench(t, rules...)
 	for _, c := range []struct {
 		in     string

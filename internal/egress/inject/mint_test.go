@@ -275,8 +275,9 @@ func TestOAuthEndpointAnswersWithTheDummy(t *testing.T) {
 	r := Rule{Name: "oauth", Hosts: hosts("api.test"), Header: "Authorization", Prefix: "Bearer ", Dummies: []string{"dummy-oauth-token"}}
 	r.UseOAuth(fixed("x"), nil, services{}, b.clock, OAuth{TokenURL: "https://auth.test/token"})
 	ok(t, b.Load([]Rule{r}))
-	h := b.Endpoint("auth.test", "POST", "/token?x=1")
-	if h == nil || b.Endpoint("auth.test", "GET", "/token") != nil || b.Endpoint("auth.test", "POST", "/other") != nil || b.Endpoint("other.test", "POST", "/token") != nil {
+	at := func(s string) dest.Target { return must(dest.Parse(s)) }
+	h := b.Endpoint(at("auth.test:443"), "POST", "/token?x=1")
+	if h == nil || b.Endpoint(at("auth.test:443"), "GET", "/token") != nil || b.Endpoint(at("auth.test:443"), "POST", "/other") != nil || b.Endpoint(at("other.test:443"), "POST", "/token") != nil {
 		t.Fatal("the endpoint is not known, or too well")
 	}
 	w := httptest.NewRecorder()

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"foldyard/internal/egress/dest"
 )
 
 // OAuth says where a refresh token is exchanged.
@@ -23,7 +25,9 @@ type OAuth struct {
 func (r *Rule) UseOAuth(src Source, keep func(context.Context, Secret) error, doer Doer, now func() time.Time, o OAuth) {
 	r.Minter = &oauth{OAuth: o, src: src, keep: keep, doer: doer, now: now, name: r.Name}
 	if u, err := url.Parse(o.TokenURL); err == nil {
-		r.Endpoint = strings.ToLower(u.Hostname() + plainPath(u.Path))
+		if t, err := dest.ParseAuthority(u.Host, 443); err == nil {
+			r.Endpoint = t.String() + plainPath(u.Path)
+		}
 	}
 }
 
@@ -123,12 +127,12 @@ func (o *oauth) Mint(ctx context.Context, _ string) (Token, error) {
 
 // Endpoint returns what answers a request to a token endpoint of a rule: the
 // rule's dummy, and nothing of ours. Nil: it is none.
-func (in *Injector) Endpoint(host, method, target string) http.Handler {
+func (in *Injector) Endpoint(t dest.Target, method, path string) http.Handler {
 	if in == nil || method != http.MethodPost {
 		return nil
 	}
 	for _, r := range in.set.Load().rules {
-		if r.Endpoint == "" || len(r.Dummies) == 0 || r.Issuing || r.Endpoint != host+plainPath(target) {
+		if r.Endpoint == "" || len(r.Dummies) == 0 || r.Issuing || r.Endpoint != t.String()+plainPath(path) {
 			continue
 		}
 		dummy := r.Dummies[0]

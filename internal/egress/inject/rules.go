@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/policy"
@@ -196,11 +197,15 @@ type view struct {
 	dummies []dummy  // that do not belong to these rules
 	foreign *matcher // finds them
 
-	mu      sync.Mutex // guards the fields that follow
-	built   bool
+	built atomic.Pointer[search]
+	mu    sync.Mutex // one builds
+}
+
+// search is a view as it was at one version of its credentials.
+type search struct {
 	version uint64
 	m       *matcher
-	owners  []*credential
+	owners  []*credential // by the matcher's owner
 }
 
 // now returns the matcher for the values of now. Its owners are indices of
@@ -211,15 +216,18 @@ func (v *view) now() *matcher {
 }
 
 func (v *view) current() (*matcher, []*credential) {
+	if len(v.creds) == 0 {
+		return nil, nil
+	}
 	var version uint64
 	for _, c := range v.creds {
 		version += c.version.Load()
 	}
+	if s := v.built.Load(); s != nil && s.version == version {
+		return s.m, s.owners
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.built && v.version == version {
-		return v.m, v.owners
-	}
 	var values [][]byte
 	var owners []*credential
 	for _, c := range v.creds {
@@ -227,6 +235,7 @@ func (v *view) current() (*matcher, []*credential) {
 			values, owners = append(values, b), append(owners, c)
 		}
 	}
-	v.m, v.owners, v.version, v.built = newMatcher(values, minSecret), owners, version, true
-	return v.m, v.owners
+	s := &search{version, newMatcher(values, minSecret), owners}
+	v.built.Store(s)
+	return s.m, s.owners
 }

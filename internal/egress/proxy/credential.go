@@ -78,8 +78,8 @@ func (e *Engine) local(a *asked) http.Handler {
 			return e.cfg.Control
 		}
 		return e.cfg.Inject.Local(a.target)
-	case a.scheme == connect.SchemeHTTPS && a.target.Port == 443:
-		return e.cfg.Inject.Endpoint(a.target.Host.String(), a.method, a.path)
+	case a.scheme == connect.SchemeHTTPS:
+		return e.cfg.Inject.Endpoint(a.target, a.method, a.path)
 	}
 	return nil
 }
