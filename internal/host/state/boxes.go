@@ -35,6 +35,10 @@ type Box struct {
 	Ports []string `json:"ports,omitempty"`
 	// Port is where the box's way out listens on the host, for a box in a VM.
 	Port uint16 `json:"port,omitempty"`
+	// Boot is the boot of the VM that the box belongs to, and Program our own
+	// program there.
+	Boot    string `json:"boot,omitempty"`
+	Program string `json:"program,omitempty"`
 }
 
 // isBoxID matches [a-z0-9][a-z0-9-]{0,63}.

@@ -45,7 +45,7 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 	if !q.Oneshot {
 		s.making.Lock() // two fy up at once make one box
 		defer s.making.Unlock()
-		if b := s.longLived(); b != nil {
+		if b := s.longLived(); b != nil && s.alive(ctx, b) {
 			out, err := s.enter(b, control.EnterRequest{Env: q.Env, Term: q.Term})
 			out.Existed = true
 			return out, err

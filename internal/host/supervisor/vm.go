@@ -50,7 +50,6 @@ type vm struct {
 	mu      sync.Mutex // guards what follows; held while the machine comes up or goes
 	m       machine.Machine
 	report  machine.Report
-	spec    machine.Spec
 	band    uint16
 	program string // our own, in the machine
 	nonce   string // of the engine's token
@@ -157,11 +156,6 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 		Band: v.band, Services: state.PortServices, DNS: v.band + state.PortDNS, SSH: v.band + state.PortSSH,
 		CA: string(s.authority.PEM()), Firewall: cfg.Machine.Firewall,
 	}
-	if v.end != nil && v.spec != spec { // what served the old one may be on other ports
-		v.end()
-		v.end = nil
-	}
-	v.spec = spec
 	if v.end == nil {
 		if err := s.vmServe(); err != nil {
 			return err
@@ -170,6 +164,12 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 	was := v.report
 	if v.report, err = v.m.Up(ctx, spec, say); err != nil {
 		return vmError(err)
+	}
+	if v.report.BootID != was.BootID { // what ran before this boot is gone
+		for id, k := range v.keepers {
+			k.Gone()
+			delete(v.keepers, id)
+		}
 	}
 	if v.report != was {
 		t := token(v.nonce, v.report.BootID)
@@ -202,12 +202,6 @@ func (s *Supervisor) share() (dir, name string, err error) {
 	if old, err := os.Stat(path); err == nil && old.Size() == int64(len(data)) {
 		return dir, name, nil
 	}
-	if len(s.vm.keepers) == 0 { // nothing runs from an old one
-		old, _ := filepath.Glob(filepath.Join(dir, "fy*")) // the pattern is ours
-		for _, f := range old {
-			_ = os.Remove(f) // one that stays costs space
-		}
-	}
 	return dir, name, state.WriteAtomic(path, data, 0o755)
 }
 
@@ -238,8 +232,9 @@ func (s *Supervisor) vmServe() (err error) {
 		v.table = dns.NewTable(0)
 	}
 	v.nonce = randomHex(16)
-	v.keepers = map[string]*container.Keeper{}
-	v.report = machine.Report{}
+	if v.keepers == nil {
+		v.keepers = map[string]*container.Keeper{}
+	}
 	run := func(what string, f func() error) {
 		s.serving.Go(func() {
 			if err := f(); err != nil && ctx.Err() == nil {
@@ -318,6 +313,7 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 		_ = l.Close()
 		return nil, err
 	}
+	rec.Boot, rec.Program = v.report.BootID, v.program
 	rec.Digest = spec.Digest(v.report.Digest, v.report.Walled)
 	defer func() {
 		if err != nil {
@@ -482,14 +478,20 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 		}
 		v.m = m
 	}
-	if st, err := v.m.State(ctx); err != nil || st.State != machine.Running {
-		return nil, fmt.Errorf("the machine is %s: %w", st.State, errors.Join(err, machine.ErrNotRunning))
+	// A supervisor must be there at once, and a machine takes its time: what its record says holds until it was looked at.
+	if v.end == nil {
+		var err error
+		if v.band, err = s.opt.Host.Layout.Band(ctx, s.opt.Project.Name); err != nil {
+			return nil, err
+		}
+		if err := s.vmServe(); err != nil {
+			return nil, err
+		}
+		v.report = machine.Report{BootID: rec.Boot}
+		v.program = rec.Program
 	}
-	if err := s.vmUp(ctx, cfg); err != nil {
-		return nil, err
-	}
-	if runs, err := container.Runs(ctx, v.host(), rec.ID); err != nil || !runs {
-		return nil, errors.Join(errors.New("its container does not run"), err)
+	if v.report.BootID != rec.Boot {
+		return nil, errors.New("its machine has booted since")
 	}
 	l, err := s.bandListener(rec.Port)
 	if err != nil {
@@ -500,7 +502,50 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 		_ = l.Close()
 		return nil, err
 	}
-	return s.vmKeep(ctx, rec, u, l)
+	b, err := s.vmKeep(ctx, rec, u, l)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	host := v.host()
+	s.serving.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), vmStopTimeout)
+		defer cancel()
+		if runs, err := container.Runs(ctx, host, rec.ID); err != nil || !runs {
+			s.log.Info("box is gone", slog.String("box", rec.ID), slog.Bool("machine_answers", err == nil))
+			s.vmForget(b)
+		}
+	})
+	return b, nil
+}
+
+// alive reports whether a box that is served is there. One that ended with its machine is given up.
+func (s *Supervisor) alive(ctx context.Context, b *sandbox) bool {
+	if !b.inVM() {
+		return true
+	}
+	s.vm.mu.Lock()
+	host := s.vm.host()
+	s.vm.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, vmStopTimeout)
+	defer cancel()
+	if runs, err := container.Runs(ctx, host, b.id); err == nil && runs {
+		return true
+	}
+	s.vmForget(b)
+	<-b.ended
+	return false
+}
+
+// vmForget gives up a box whose container, or machine, is no longer there.
+func (s *Supervisor) vmForget(b *sandbox) {
+	s.vm.mu.Lock()
+	k := s.vm.keepers[b.id]
+	delete(s.vm.keepers, b.id)
+	s.vm.mu.Unlock()
+	if k != nil {
+		k.Gone()
+	}
 }
 
 // vmRelease gives the keepers up; their containers go on.
@@ -525,7 +570,14 @@ func (s *Supervisor) vmStop(ctx context.Context) error {
 	}
 	s.vm.report = machine.Report{}
 	s.vm.token.Store(nil)
-	return vmError(s.vm.m.Stop(ctx))
+	err := s.vm.m.Stop(ctx)
+	if err == nil { // nothing runs from an old program of ours any more
+		old, _ := filepath.Glob(filepath.Join(s.opt.Project.Dir, "guest", "fy*")) // the pattern is ours
+		for _, f := range old {
+			_ = os.Remove(f) // one that stays costs space
+		}
+	}
+	return vmError(err)
 }
 
 // Machine answers for the project's machine; see control.Service.

@@ -124,7 +124,7 @@ func (o VMOptions) tries(nonce string, open []uint16) []vmTry {
 		add(vmTry{Try: vmprobe.Try{ID: "gateway-ssh", Kind: vmprobe.TCP, Target: at(o.Gateway, port)}, title: "a service of the host's own at the gateway"})
 	}
 	add(vmTry{Try: vmprobe.Try{ID: "metadata", Kind: vmprobe.TCP, Target: "169.254.169.254:80"}, title: "a cloud's metadata service", watched: true})
-	add(vmTry{Try: vmprobe.Try{ID: "neighbour", Kind: vmprobe.TCP, Target: "192.168.5.3:53"}, title: "the network's own resolver, TCP"})
+	add(vmTry{Try: vmprobe.Try{ID: "neighbour", Kind: vmprobe.TCP, Target: "192.168.5.3:443"}, title: "a neighbour on the VM's network"})
 	add(vmTry{Try: vmprobe.Try{ID: "multicast", Kind: vmprobe.UDP, Target: "224.0.0.251:5353"}, title: "neighbours by multicast"})
 	add(vmTry{Try: vmprobe.Try{ID: "dhcp", Kind: vmprobe.UDP, Target: "192.168.5.2:67"}, title: "the network's DHCP server"})
 	add(vmTry{Try: vmprobe.Try{ID: "raw-socket", Kind: vmprobe.Raw}, title: "a raw socket", own: true})
