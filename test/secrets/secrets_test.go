@@ -52,6 +52,7 @@ func TestNoSecretEverLiesAnywhere(t *testing.T) {
 		"registry password": secret("reg-"), "registry token": secret("rtk-"),
 	}
 	w.serve(services(w, s))
+	w.env = []string{"OPERATORS_TOKEN=" + s["env"]}
 	at := func(host string) string { return host + ":" + w.port }
 	resolver := w.resolve()
 	w.write("file-secret", s["file"]+"\n", 0o600)
@@ -65,6 +66,9 @@ ca = [%q]
 [secrets.from-file]
 from = "file"
 file = %q
+[secrets.from-env]
+from = "env"
+env = "OPERATORS_TOKEN"
 [secrets.from-command]
 from = "command"
 command = ["cat", %q]
@@ -93,6 +97,7 @@ prefix = "Bearer "
 		rule("gh", "gh-cli", "github.test", "")+
 		rule("from-file", "static", "file.test", bearer)+
 		rule("from-command", "static", "command.test", bearer)+
+		rule("from-env", "static", "env.test", bearer)+
 		fmt.Sprintf("[[inject]]\nname = \"reg\"\npreset = \"docker-registry\"\nhosts = [%q, %q]\n", at("registry.test"), at("realm.test")), 0o644)
 	w.must("", "config", "adopt")
 
@@ -110,13 +115,13 @@ prefix = "Bearer "
 	set("aws", "AKIAREALREALREAL0000:"+s["aws secret"]+":"+s["aws session"])
 	set("gcp", string(account))
 	set("reg", "me:"+s["registry password"])
-	for _, name := range []string{"gh", "from-file", "from-command"} {
+	for _, name := range []string{"gh", "from-file", "from-command", "from-env"} {
 		if out, err := w.fy("x\n", "secret", "set", name); err == nil {
 			t.Errorf("secret set %s, whose secret comes from elsewhere: %s", name, out)
 		}
 		w.must("", "secret", "bind", name)
 	}
-	hosts := []string{"static.test", "query.test", "basic.test", "custom.test", "ghes.test", "oauth.test", "aws.test", "gcp.test", "github.test", "file.test", "command.test", "operator.test", "registry.test", "other.test"}
+	hosts := []string{"static.test", "query.test", "basic.test", "custom.test", "ghes.test", "oauth.test", "aws.test", "gcp.test", "github.test", "file.test", "command.test", "env.test", "operator.test", "registry.test", "other.test"}
 	for _, h := range hosts {
 		w.must("", "allow", "--internal", at(h))
 	}
@@ -145,6 +150,7 @@ ask -H "Authorization: Bearer $DUMMY_GH" https://github.test:$p/reflect
 ask https://file.test:$p/reflect
 ask https://command.test:$p/reflect
 ask https://operator.test:$p/reflect
+ask https://env.test:$p/reflect
 ask https://registry.test:$p/v2/lib/app/manifests/latest
 ask "https://registry.test:$p/v2/token?scope=x"
 ask -H "Authorization: Bearer $DUMMY_STATIC" https://other.test:$p/reflect
@@ -164,7 +170,7 @@ true
 			"basic.test": base64.StdEncoding.EncodeToString([]byte("me:" + s["password"])), "custom.test": s["custom"],
 			"ghes.test": "Bearer " + s["installation token"], "oauth.test": "Bearer " + s["access token"], "aws.test": "Credential=AKIAREALREALREAL0000/",
 			"gcp.test": "Bearer " + s["gcp token"], "github.test": "Bearer " + s["gh token"], "file.test": "Bearer " + s["file"],
-			"command.test": "Bearer " + s["command"], "operator.test": "Bearer " + s["command"], "registry.test": "Bearer " + s["registry token"],
+			"command.test": "Bearer " + s["command"], "env.test": "Bearer " + s["env"], "operator.test": "Bearer " + s["command"], "registry.test": "Bearer " + s["registry token"],
 		} {
 			if !strings.Contains(w.saw(host), want) {
 				t.Errorf("%s saw %q", host, w.saw(host))
@@ -233,6 +239,9 @@ func (s all) processes(t *testing.T, w *world) {
 			if err != nil {
 				continue
 			}
+			if name == "environ" && supervisor(p) {
+				b = bytes.ReplaceAll(b, []byte("OPERATORS_TOKEN="+s["env"]), nil) // the operator put it there
+			}
 			s.nowhere(t, w, filepath.Join(p, name), b)
 			if bytes.Contains(b, []byte(w.path("state"))) {
 				ours++
@@ -242,6 +251,11 @@ func (s all) processes(t *testing.T, w *world) {
 	if ours == 0 {
 		t.Error("control: no process of fy was looked at")
 	}
+}
+
+func supervisor(proc string) bool {
+	b, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+	return err == nil && bytes.Contains(b, []byte("\x00__supervisor\x00"))
 }
 
 // files looks at every file that fy or the box has written. Only the store and

@@ -36,6 +36,8 @@ type world struct {
 	bin  string
 	port string // of every service
 
+	env []string // further variables of fy's
+
 	mu   sync.Mutex // guards the fields that follow
 	said []byte     // everything that fy ever printed
 	seen map[string][]string
@@ -99,6 +101,7 @@ func (w *world) fy(input string, args ...string) (string, error) {
 		"PATH=" + w.path("gh") + ":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + w.path("home"),
 		"FOLDYARD_HOME=" + w.path("state"), "XDG_RUNTIME_DIR=" + w.path("run"), "NO_COLOR=1", "LANG=C.UTF-8",
 	}
+	cmd.Env = append(cmd.Env, w.env...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	w.mu.Lock()
