@@ -36,7 +36,7 @@ func run(args []string) error {
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	rounds := f.Int("rounds", 5, "rounds of a measurement")
-	seconds := f.Duration("d", 2*time.Second, "length of a measurement of requests")
+	seconds := f.Duration("d", 1500*time.Millisecond, "length of a measurement of requests")
 	soak := f.Duration("soak", 30*time.Minute, "length of a soak")
 	only := f.String("only", "", "measurements to take, by `WORD` in their name, separated by commas")
 	out := f.String("out", "", "`FILE` to write the report to")

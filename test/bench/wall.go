@@ -20,7 +20,7 @@ func (w *world) tunnel(r *report, rounds int, _ time.Duration) error {
 	rows := [][]string{{"", "direct MB/s", "L1 MB/s", "fy MB/s", "L1 CPU s/GiB", "fy CPU s/GiB"}}
 	var bs []bound
 	for _, up := range []bool{false, true} {
-		m, err := w.rounds(rounds, load{Kind: "raw", Target: w.raw(), Size: gib, Up: up}, "direct", "L1", "fy")
+		m, err := w.rounds(fewer(rounds, gib), load{Kind: "raw", Target: w.raw(), Size: gib, Up: up}, "direct", "L1", "fy")
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (w *world) boxStream(r *report, rounds int, _ time.Duration) error {
 	for _, up := range []bool{false, true} {
 		o := load{Kind: "raw", Target: w.raw(), Size: gib, Up: up}
 		sums := map[string][]sample{}
-		for range rounds {
+		for range fewer(rounds, gib) {
 			var round [3]sample
 			for _, i := range mirrored(3) {
 				var s sample

@@ -138,7 +138,7 @@ func (w *world) bulk(r *report, rounds int, _ time.Duration) error {
 			if err := forgetPeak(fy.pid); err != nil {
 				return err
 			}
-			m, err := w.rounds(rounds, load{Kind: "bulk", Target: w.web(), Size: size, Up: up}, "direct", "L2", "fy")
+			m, err := w.rounds(fewer(rounds, size), load{Kind: "bulk", Target: w.web(), Size: size, Up: up}, "direct", "L2", "fy")
 			if err != nil {
 				return err
 			}
@@ -161,6 +161,14 @@ func (w *world) bulk(r *report, rounds int, _ time.Duration) error {
 	r.table(rows...)
 	r.bounds(bs...)
 	return nil
+}
+
+// fewer rounds do for transfers that are long in themselves.
+func fewer(rounds int, size int64) int {
+	if size >= gib {
+		return (rounds + 1) / 2
+	}
+	return rounds
 }
 
 // held is how much memory a connection takes while it does nothing.
