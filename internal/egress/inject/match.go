@@ -32,7 +32,7 @@ type matcher struct {
 	min, max int                  // lengths
 	shift    [1 << hashBits]uint8 // how far a window may move on, by the hash of its last three bytes
 	buckets  map[uint32][]int     // for shift 0: the patterns whose window ends so
-	first    [256]bool            // bytes that a pattern begins with
+	first    [1 << 16 / 64]uint64 // a bit for every two bytes that a pattern begins with
 }
 
 // pattern is one form of a value.
@@ -72,7 +72,8 @@ func newMatcher(values [][]byte, least int) *matcher {
 	m.min = len(m.patterns[0].text)
 	for _, p := range m.patterns {
 		m.min, m.max = min(m.min, len(p.text)), max(m.max, len(p.text))
-		m.first[p.text[0]] = true
+		two := uint16(p.text[0])<<8 | uint16(p.text[1])
+		m.first[two/64] |= 1 << (two % 64)
 	}
 	m.min = min(m.min, 200) // shifts are bytes
 	far := uint8(m.min - block + 1)
@@ -144,8 +145,10 @@ func (m *matcher) pending(b []byte) int {
 		return len(b)
 	}
 	for h := max(0, len(b)-m.max+1); h < len(b); h++ {
-		if !m.first[b[h]] {
-			continue
+		if h+1 < len(b) {
+			if two := uint16(b[h])<<8 | uint16(b[h+1]); m.first[two/64]>>(two%64)&1 == 0 {
+				continue
+			}
 		}
 		for i := range m.patterns {
 			if t := m.patterns[i].text; len(t) > len(b)-h && bytes.HasPrefix(t, b[h:]) {
