@@ -79,11 +79,14 @@ func (t *tree) dir(p string) (int, error) {
 		if name == "" || name == "." {
 			continue
 		}
-		if err := unix.Mkdirat(cur, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EROFS) {
-			unix.Close(cur)
-			return -1, &os.PathError{Op: "mkdir", Path: p, Err: err}
-		}
 		next, err := openBelow(cur, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			if err := unix.Mkdirat(cur, name, 0o755); err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EROFS) {
+				unix.Close(cur)
+				return -1, &os.PathError{Op: "mkdir", Path: p, Err: err}
+			}
+			next, err = openBelow(cur, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+		}
 		unix.Close(cur)
 		if err != nil {
 			return -1, fmt.Errorf("mount point %s: %w", p, err)

@@ -210,7 +210,7 @@ func dialAll(args []string) int {
 			}
 		}
 		speed := "fast"
-		if time.Since(start) > time.Second {
+		if time.Since(start) > 3*time.Second { // of the five that a dial may take: the computer may be busy
 			speed = "slowly"
 		}
 		fmt.Println("refused", speed, err)
