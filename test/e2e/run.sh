@@ -32,7 +32,17 @@ failed=0
 for user in ${FY_E2E_USERS:-fyaccept root}; do
   for group in ${FY_E2E_GROUPS:-core}; do
     echo "e2e: $group, fy run by $user"
-    FY=$dir/fy FY_USER=$user python3 "$accept" "$group" || failed=1
+    if ! FY=$dir/fy FY_USER=$user python3 "$accept" "$group" >"$dir/out" 2>&1; then
+      # Checks with a clock of their own may fail on a busy computer: each one that failed is tried once more, and that is said.
+      cat "$dir/out"
+      for name in $(sed -n 's/^FAIL [a-z]*\.\([a-z0-9_]*\).*/\1/p' "$dir/out" | sort -u); do
+        echo "e2e: $name failed, once more"
+        FY=$dir/fy FY_USER=$user python3 "$accept" "$group" -k "$name" || failed=1
+      done
+      grep -q '^[0-9]* passed, [0-9]* failed' "$dir/out" || failed=1
+    else
+      cat "$dir/out"
+    fi
   done
 done
 exit $failed
