@@ -465,3 +465,80 @@ func TestEventsStreamThroughTheRedactor(t *testing.T) {
 		}
 	})
 }
+
+// A10: the credential belongs to the host that the connection is for, whatever
+// else a request says.
+func TestForgedNamesGetNoCredential(t *testing.T) {
+	for _, by := range ways() {
+		w := armed(t, demoRule())
+		w.allow("api.test", "other.test")
+		var saw atomic.Value
+		saw.Store("")
+		note := func(rw http.ResponseWriter, r *http.Request) { saw.Store(r.Host + " " + r.Header.Get("Authorization")) }
+		w.web("api.test:443", webH1, note)
+		w.web("other.test:443", webH1, note)
+		w.web("other.test:80", webPlain, note)
+		w.web("api.test:80", webPlain, note)
+		for name, c := range map[string]struct{ target, sni, head, want string }{
+			"control":                      {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: api.test\r\n", "api.test Bearer " + realSecret},
+			"another spelling":             {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: API.test.:443\r\n", "API.test.:443 Bearer " + realSecret},
+			"Connection names the field":   {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: api.test\r\nConnection: Authorization\r\nAuthorization: own\r\n", "api.test Bearer " + realSecret},
+			"Host of the rule elsewhere":   {"other.test:443", "other.test", "GET / HTTP/1.1\r\nHost: api.test\r\n", ""},
+			"SNI and Host of the rule":     {"other.test:443", "api.test", "GET / HTTP/1.1\r\nHost: api.test\r\n", ""},
+			"absolute form of the rule":    {"other.test:443", "other.test", "GET https://api.test/ HTTP/1.1\r\nHost: api.test\r\n", ""},
+			"another Host at the rule's":   {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: other.test\r\n", ""},
+			"Host with user information":   {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: x@api.test\r\n", ""},
+			"plain, Host of the rule":      {"other.test:80", "", "GET / HTTP/1.1\r\nHost: api.test\r\n", ""},
+			"plain, the rule's own host":   {"api.test:80", "", "GET / HTTP/1.1\r\nHost: api.test\r\n", "api.test "},
+			"TRACE":                        {"api.test:443", "api.test", "TRACE / HTTP/1.1\r\nHost: api.test\r\n", ""},
+			"a header that is forwarded":   {"other.test:443", "other.test", "GET / HTTP/1.1\r\nHost: other.test\r\nX-Forwarded-Host: api.test\r\n", "other.test "},
+			"upgrade to what is not read":  {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: api.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAAA\r\n", "api.test Bearer " + realSecret},
+			"a second Host":                {"api.test:443", "api.test", "GET / HTTP/1.1\r\nHost: api.test\r\nHost: other.test\r\n", ""},
+			"a field folded into a second": {"other.test:443", "other.test", "GET / HTTP/1.1\r\nHost: other.test\r\nX: y\r\n Host: api.test\r\n", ""},
+		} {
+			saw.Store("")
+			var conn net.Conn
+			if c.sni != "" {
+				conn = w.tls(by, c.target, c.sni, "http/1.1")
+			} else {
+				var err error
+				conn, err = w.dial(by, c.target)
+				ok(t, err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			fmt.Fprintf(conn, "%s\r\n", c.head)
+			if r, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil {
+				_ = r.Body.Close()
+			}
+			_ = conn.Close()
+			if got := saw.Load().(string); got != c.want {
+				t.Errorf("%s, %s: the origin saw %q, want %q", by, name, got, c.want)
+			}
+		}
+	}
+}
+
+// What unpacks to more than it may is broken off, not passed on.
+func TestGzipBombIsBrokenOff(t *testing.T) {
+	for _, h2 := range []bool{false, true} {
+		w := armed(t, demoRule())
+		w.allow("api.test")
+		w.web("api.test:443", webH2, func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "text/plain")
+			rw.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(rw)
+			_, _ = io.CopyN(z, zeros{}, 64<<20)
+			_ = z.Close()
+		})
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://api.test/", nil)
+		ok(t, err)
+		resp, err := w.client(byRedirect, h2).Do(r)
+		ok(t, err)
+		n, err := io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if err == nil || n > 9<<20 {
+			t.Errorf("h2=%v: %d bytes, %v", h2, n, err)
+		}
+		w.saw("broken off", func(r *capture.Record) bool { return strings.Contains(r.Error, "8 MiB") })
+	}
+}
