@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"strings"
 
 	"foldyard/internal/box/container"
 	"foldyard/internal/egress/dest"
@@ -36,7 +37,7 @@ func (s *Supervisor) verifyVM(ctx context.Context, b *sandbox, q control.VerifyR
 		Addrs: addrs, Gateway: s.vm.m.Gateway(), Proxy: b.outURL, BareProxy: bare,
 		Free:      []uint16{s.vm.band + state.PortServices, s.vm.band + state.PortServices + 50},
 		Closed:    []uint16{s.vm.band + state.PortSSH},
-		Synthetic: []netip.Prefix{dest.SyntheticV4()}, Repo: s.opt.Dir, Version: s.opt.Version, Kernel: kernelRelease(),
+		Synthetic: []netip.Prefix{dest.SyntheticV4()}, Repo: s.opt.Dir, Version: s.opt.Version, Kernel: guestKernel(ctx, s.vm.m),
 		Places: s.vmPlaces(b, image),
 	}
 	b.probing.Store(true)
@@ -69,4 +70,14 @@ func (s *Supervisor) vmPlaces(b *sandbox, image string) []battery.VMPlace {
 		place("sub-uid", "from another uid of the range, --network=host", false, with("--network=host", "--user=5000:5000")...),
 		place("keep-id", "from a container with --userns=keep-id", false, with("--userns=keep-id")...),
 	}
+}
+
+// guestKernel is the release of the machine's kernel, by its own word.
+func guestKernel(ctx context.Context, m machine.Machine) string {
+	out, err := m.Run(ctx, machine.Command{Argv: []string{"uname", "-r"}})
+	text := strings.TrimSpace(string(out))
+	if err != nil || len(text) > 64 || strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' }) {
+		return ""
+	}
+	return text
 }

@@ -46,7 +46,8 @@ type VMOptions struct {
 	Free                []uint16     // ports to listen on for the time of the run: likewise, of the project's band
 	Synthetic           []netip.Prefix
 	Repo                string
-	Version, Kernel     string
+	Version             string
+	Kernel              string // the guest's
 }
 
 // VerifyVM runs the machine's battery and stores its report as the box's evidence.
@@ -144,7 +145,7 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 	plan := []vmprobe.Try{
 		{ID: p.Name + "-control-tcp", Kind: vmprobe.Proxied, Target: o.Proxy, Name: o.ControlName, Nonce: nonce},
 		{ID: "no-token", Kind: vmprobe.Proxied, Target: o.BareProxy, Name: o.ControlName, Nonce: nonce},
-		{ID: "control-dns", Kind: vmprobe.DNS, Target: "192.0.2.53:53", Name: o.ControlName},
+		{ID: "control-dns", Kind: vmprobe.DNS, Target: netip.AddrPortFrom(nowhere(), 53).String(), Name: o.ControlName},
 	}
 	for _, t := range tries {
 		plan = append(plan, t.Try)
@@ -184,10 +185,21 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 	case o.Control.hits(nonce)["no-token"] == 0:
 		tokenless.Result = proof.Unproven
 	}
-	rows = append(rows, tokenless, o.names(p, row, by["control-dns"]))
+	names := o.names(p, row, by["control-dns"])
+	switch {
+	case seen[nowhere()]:
+		names.Result, names.Detail = proof.Fail, "the host saw the question leave: "+names.Detail
+	case !watching:
+		names.Ring, names.SeenBy = proof.Capture, proof.SeenByBox
+	}
+	rows = append(rows, tokenless, names)
 	for _, t := range tries {
 		g, ok := by[t.ID]
 		r := row(t.ID, t.title, proof.Unproven, proof.SeenByHost, g.Detail)
+		if !t.heard && !(t.watched && watching) {
+			// Only the guest can tell: it is said, and a way out counts, but nothing rests on it.
+			r.Ring, r.SeenBy = proof.Capture, proof.SeenByBox
+		}
 		inside := t.Kind == vmprobe.Run || t.Kind == vmprobe.Write || t.Kind == vmprobe.Raw || t.Kind == vmprobe.Packet
 		switch {
 		case !ok || g.Outcome == vmprobe.Failed:
@@ -198,9 +210,6 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 			}
 		case !control && !inside:
 			r.Detail = "the control did not arrive: " + r.Detail
-		case t.watched && !watching:
-			r.SeenBy = proof.SeenByBox
-			r.Result = proof.Pass
 		default:
 			r.Result = proof.Pass
 		}
@@ -234,8 +243,11 @@ func (o VMOptions) names(p VMPlace, row func(id, title string, result proof.Resu
 }
 
 func (o VMOptions) watchedAddrs() []netip.Addr {
-	return append(slices.Clone(o.Addrs), netip.AddrFrom4([4]byte{169, 254, 169, 254}))
+	return append(slices.Clone(o.Addrs), netip.AddrFrom4([4]byte{169, 254, 169, 254}), nowhere())
 }
+
+// nowhere is an address where no resolver is: a documentation address.
+func nowhere() netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, 53}) }
 
 func hostOf(target string) netip.Addr {
 	ap, err := netip.ParseAddrPort(target)

@@ -9,10 +9,12 @@ def note(what):
     with lock, open(seen, "a") as f:
         f.write(what + "\n")
 
-def udp(port):
-    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    s.bind(("::", port))
+def udp(port, at="::"):
+    s = socket.socket(socket.AF_INET6 if ":" in at else socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if ":" in at:
+        s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    s.bind((at, port))
     while True:
         b, peer = s.recvfrom(2048)
         note("udp %d" % port)
@@ -63,6 +65,6 @@ def tcp(port):
 open(seen, "a").close()
 import os
 os.chmod(seen, 0o666)
-threads = [threading.Thread(target=udp, args=(p,)) for p in (53, 443)] + [threading.Thread(target=tcp, args=(p,)) for p in (22, 53, 80, 443, 853)]
+threads = [threading.Thread(target=udp, args=a) for a in ((53, "93.184.216.34"), (53,), (443,))] + [threading.Thread(target=tcp, args=(p,)) for p in (22, 53, 80, 443, 853)]
 for t in threads:
     t.start()
