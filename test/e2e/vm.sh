@@ -32,6 +32,8 @@ bash "$here/vm/lima.sh" "$cache/lima"
 bash "$here/vm/rootfs.sh" "$cache"
 bash "$here/vm/image.sh" "$cache"
 chmod a+rx "$cache" "$cache/lima"
+setpriv --reuid "$user" --regid "$user" --init-groups test -x "$cache/lima/bin/limactl" -a -r "$here/vm/steps.sh" ||
+  skip "$user cannot read $cache and $here: set FY_VM_CACHE, or clone elsewhere"
 (cd "$cache" && sha256sum guest.qcow2 > guest.sha256)
 
 # Short, for ssh's sockets lie below it, and the user's own.
