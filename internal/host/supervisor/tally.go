@@ -194,7 +194,9 @@ func allowFor(t dest.Target) string {
 	return "fy allow " + ruleFor(t)
 }
 
-func internalFor(t dest.Target) string { return "fy allow --internal " + control.ShellQuote(t.String()) }
+func internalFor(t dest.Target) string {
+	return "fy allow --internal " + control.ShellQuote(t.String())
+}
 
 func (t *tally) rows() []control.Refusal {
 	t.mu.Lock()
