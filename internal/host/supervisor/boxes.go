@@ -128,15 +128,16 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 		b.before = marks(s.opt.Dir)
 		recorded <- state.WriteBox(s.opt.Project, rec)
 	}()
-	err = namespace.Start(ctx, program, s.reserve.take(), sp, rec.Socket)
+	links, err := namespace.Start(ctx, program, s.reserve.take(), sp, rec.Socket, func(rs []namespace.Refusal) { s.refusals(b, rs) })
 	if werr := <-recorded; err == nil && werr != nil {
 		_ = b.client.Stop(ctx) // without a record nobody could take it back
+		links.Close()
 		return nil, werr
 	}
 	if err != nil {
 		return nil, &control.Error{Code: control.CodeHost, Detail: err.Error(), Hint: "fy doctor"}
 	}
-	if err := s.serve(ctx, b); err != nil {
+	if err := s.carry(ctx, b, links); err != nil {
 		_ = b.client.Stop(ctx) // the first error is the one that counts
 		return nil, err
 	}

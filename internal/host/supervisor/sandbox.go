@@ -58,6 +58,11 @@ func (s *Supervisor) serve(ctx context.Context, b *sandbox) error {
 	if err != nil {
 		return err
 	}
+	return s.carry(ctx, b, links)
+}
+
+// carry carries the traffic of an adopted box until it ends. On an error it gives the box up.
+func (s *Supervisor) carry(ctx context.Context, b *sandbox, links *namespace.Links) error {
 	b.links = links
 	ports, err := s.publish(b)
 	if err != nil {

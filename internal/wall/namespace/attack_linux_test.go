@@ -575,7 +575,7 @@ func TestHostRootIsNeverMapped(t *testing.T) {
 		bad := spec
 		bad.User = u
 		socket := filepath.Join(t.TempDir(), "s")
-		err := Start(t.Context(), testProgram(t), nil, bad, socket)
+		_, err := Start(t.Context(), testProgram(t), nil, bad, socket, nil)
 		if err == nil || !strings.Contains(err.Error(), "never mapped") {
 			t.Errorf("uid %d gid %d: %v, want it refused", u.UID, u.GID, err)
 		}

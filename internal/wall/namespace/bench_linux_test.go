@@ -29,7 +29,8 @@ func BenchmarkBox(b *testing.B) {
 	spec := Spec{ID: "bench", Nonce: "n", Repo: dir, User: User{Name: "dev", UID: uid, GID: gid, Home: "/home/dev", Shell: "/bin/sh"}}
 	for b.Loop() {
 		socket := filepath.Join(dir, "box.sock")
-		if err := Start(context.Background(), p, nil, spec, socket); err != nil {
+		links, err := Start(context.Background(), p, nil, spec, socket, nil)
+		if err != nil {
 			b.Fatal(err)
 		}
 		c := NewClient(socket, spec.Nonce)
@@ -40,6 +41,7 @@ func BenchmarkBox(b *testing.B) {
 		if _, err := s.Wait(); err != nil {
 			b.Fatal(err)
 		}
+		links.Close()
 		os.Remove(socket)
 	}
 }

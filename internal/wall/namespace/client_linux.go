@@ -161,24 +161,33 @@ func (c *Client) Adopt(ctx context.Context, refused func([]Refusal)) (*Links, er
 	if err := conn.Send(&wire.Message{Op: "adopt", Nonce: c.nonce}); err != nil {
 		return fail(err)
 	}
-	m, files, err := conn.Recv()
+	l, err := receiveLinks(conn, refused)
 	if err != nil {
 		return fail(err)
 	}
+	return l, nil
+}
+
+// receiveLinks reads what a keeper hands over on conn, which then belongs to the Links.
+func receiveLinks(conn *wire.Conn, refused func([]Refusal)) (*Links, error) {
+	m, files, err := conn.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("the keeper ended: %w", err)
+	}
 	defer closeAll(files)
 	if m.Op != "links" || len(m.Names) != len(files) {
-		return fail(errors.New(m.Error))
+		return nil, errors.New(m.Error)
 	}
 	l := &Links{conn: conn, keeper: -1, refused: refused, acks: make(chan error, 1), gone: make(chan struct{})}
 	if m.Pid > 0 {
 		if l.keeper, err = unix.PidfdOpen(m.Pid, 0); err != nil {
-			return fail(fmt.Errorf("hold the keeper: %w", err))
+			return nil, fmt.Errorf("hold the keeper: %w", err)
 		}
 	}
 	for i, f := range files {
 		if err := l.take(m.Names[i], f); err != nil {
 			l.closeSockets()
-			return fail(err)
+			return nil, err
 		}
 	}
 	go l.hear()

@@ -86,10 +86,12 @@ func Keep() int {
 		k.built.uncover()
 		close(uncovered)
 	}()
-	if err := starter.Send(&wire.Message{Op: "ready", Pid: k.agentPid}); err != nil {
-		cancel() // nobody is left who knows of this box
-	}
-	starter.Close()
+	go func() {
+		defer starter.Close()
+		if !k.adopt(starter) {
+			cancel() // nobody is left who knows of this box
+		}
+	}()
 	<-ctx.Done()
 	l.Close()
 	unix.Kill(k.agentPid, unix.SIGKILL) // and with it everything in its pid namespace
@@ -382,8 +384,9 @@ func (k *keeper) answerData(c *wire.Conn, f func() (any, error)) {
 	c.Send(&wire.Message{Op: "failed", Error: err.Error()})
 }
 
-// adopt hands the listeners over, and from then on tells what the rules refused. The latest adopter wins.
-func (k *keeper) adopt(c *wire.Conn) {
+// adopt hands the listeners over, and from then on tells what the rules refused. The latest adopter wins; whoever made the box is the
+// first. It tells whether they were handed over.
+func (k *keeper) adopt(c *wire.Conn) bool {
 	k.mu.Lock()
 	if k.adopted != nil {
 		k.adopted.Close()
@@ -391,7 +394,7 @@ func (k *keeper) adopt(c *wire.Conn) {
 	k.adopted = c
 	k.mu.Unlock()
 	if err := c.Send(&wire.Message{Op: "links", Names: k.names, Pid: os.Getpid()}, k.links...); err != nil {
-		return
+		return false
 	}
 	done := make(chan struct{})
 	defer close(done)
@@ -402,7 +405,7 @@ func (k *keeper) adopt(c *wire.Conn) {
 		m, files, err := c.Recv()
 		closeAll(files)
 		if err != nil {
-			return
+			return true
 		}
 		if m.Op == "granted" {
 			var ps []netip.Prefix

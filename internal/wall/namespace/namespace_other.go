@@ -48,7 +48,9 @@ func (*Reserve) Fits(User) bool { return false }
 func (*Reserve) Close() {}
 
 // Start returns ErrUnsupported.
-func Start(context.Context, *Program, *Reserve, Spec, string) error { return ErrUnsupported }
+func Start(context.Context, *Program, *Reserve, Spec, string, func([]Refusal)) (*Links, error) {
+	return nil, ErrUnsupported
+}
 
 // Keep is the keeper's main, on Linux.
 func Keep() int { return 125 }

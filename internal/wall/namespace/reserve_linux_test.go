@@ -58,9 +58,11 @@ func TestReserve(t *testing.T) {
 			r := reserved(t, s)
 			pid := r.pid
 			c.change(r, &s)
-			if err := Start(t.Context(), testProgram(t), r, s, socket); err != nil {
+			links, err := Start(t.Context(), testProgram(t), r, s, socket, nil)
+			if err != nil {
 				t.Fatal(err)
 			}
+			defer links.Close()
 			box := NewClient(socket, s.Nonce)
 			f, err := box.Facts(t.Context())
 			if err != nil {
@@ -89,9 +91,11 @@ func TestReserveMakesTheSameBox(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(t.TempDir(), "s")
-	if err := Start(t.Context(), testProgram(t), reserved(t, spec), spec, socket); err != nil {
+	links, err := Start(t.Context(), testProgram(t), reserved(t, spec), spec, socket, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer links.Close()
 	box := NewClient(socket, spec.Nonce)
 	defer box.Stop(t.Context())
 	got, err := box.Facts(t.Context())

@@ -128,9 +128,10 @@ func (r *Reserve) waits() bool {
 // Close lets a keeper end that was not used.
 func (r *Reserve) Close() { r.conn.Close() }
 
-// Start makes a box, from r if there is one that fits. It returns when the box's first process runs; whoever holds the nonce can then
-// adopt it. The keeper is no child that ends with the caller: it ends with the box. On an error nothing is left behind. It owns r.
-func Start(ctx context.Context, p *Program, r *Reserve, spec Spec, socket string) (err error) {
+// Start makes a box, from r if there is one that fits, and adopts it. It returns when the box's first process runs. The keeper is no
+// child that ends with the caller: it ends with the box, and whoever holds the nonce can adopt it again. On an error nothing is left
+// behind. Start owns r. refused is told, about once a second, what was refused.
+func Start(ctx context.Context, p *Program, r *Reserve, spec Spec, socket string, refused func([]Refusal)) (_ *Links, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start box %s: %w", spec.ID, err)
@@ -145,7 +146,7 @@ func Start(ctx context.Context, p *Program, r *Reserve, spec Spec, socket string
 		if r != nil {
 			r.Close()
 		}
-		return err
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -163,32 +164,29 @@ func Start(ctx context.Context, p *Program, r *Reserve, spec Spec, socket string
 	m, files, err := orderMessage(ctx, spec, l) // while the keeper starts
 	defer closeAll(files)
 	if serr := <-starting; serr != nil {
-		return serr
+		return nil, serr
 	}
-	defer r.conn.Close()
 	defer func() {
 		if err != nil {
 			unix.Kill(r.pid, unix.SIGKILL)
+			r.conn.Close()
 		}
 	}()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { unix.Kill(r.pid, unix.SIGKILL) })
 	defer stop()
 	if err := r.conn.Send(m, files...); err != nil {
-		return err
+		return nil, err
 	}
 	r.conn.Unix().SetReadDeadline(time.Now().Add(30 * time.Second))
-	answer, extra, err := r.conn.Recv()
-	closeAll(extra)
+	links, err := receiveLinks(r.conn, refused)
 	if err != nil {
-		return fmt.Errorf("the keeper ended: %w", errors.Join(ctx.Err(), err))
+		return nil, errors.Join(ctx.Err(), err)
 	}
-	if answer.Op != "ready" {
-		return errors.New(answer.Error)
-	}
-	return nil
+	r.conn.Unix().SetReadDeadline(time.Time{})
+	return links, nil
 }
 
 // reap waits for a keeper, so that no zombie stays; the keeper needs no parent.

@@ -82,9 +82,11 @@ func testBox(t *testing.T, change func(*Spec)) (*Client, Spec) {
 	socket := filepath.Join(dir, "box.sock")
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := Start(ctx, p, nil, spec, socket); err != nil {
+	links, err := Start(ctx, p, nil, spec, socket, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(links.Close)
 	c := NewClient(socket, spec.Nonce)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
