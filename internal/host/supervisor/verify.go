@@ -102,7 +102,7 @@ func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox) (battery.Op
 		Granted: func(a netip.Addr) bool {
 			return slices.ContainsFunc(granted, func(p netip.Prefix) bool { return p.Contains(a) })
 		},
-		Resolvers: hostResolvers(cfg),
+		Answered: s.creds.in.LocalAddrs(), Resolvers: hostResolvers(cfg),
 		Getenv:    s.opt.Getenv, Environ: os.Environ(), BoxEnv: env, Files: files,
 		Enforcing: s.snapshotEnforces(), Nested: cfg.Box.Nested, ReadOnly: b.rec.RO, Repo: s.opt.Dir, Writable: cfg.Box.Writable,
 		BoxHome: b.user.Home, Version: s.opt.Version, Kernel: kernelRelease(),

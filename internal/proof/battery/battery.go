@@ -56,6 +56,7 @@ type Options struct {
 
 	Addrs     []netip.Addr            // outside addresses to try raw; see ParseAddrs
 	Granted   func(a netip.Addr) bool // whether any grant covers an address; nil: none does
+	Answered  []netip.Addr            // addresses that foldyard answers itself, in process
 	Resolvers []netip.Addr            // the host's own
 	Getenv    func(string) string     // the operator's environment
 	Environ   []string                // the same as NAME=value
@@ -214,7 +215,7 @@ func (o Options) plan(nonce string, f Facts, ears *ears) probe.Plan {
 	return probe.Plan{
 		Version: probe.Version, InBox: true, Nonce: nonce,
 		AsRoot: o.AsRoot, Nested: o.Nested, ReadOnly: o.ReadOnly, Enforcing: o.Enforcing, AnswersAll: f.AnswersAll,
-		Addrs: addrs, Resolvers: o.Resolvers, HostTCP: ears.tcp, HostUDP: ears.udp, Abstract: ears.abstract,
+		Addrs: addrs, Answered: o.Answered, Resolvers: o.Resolvers, HostTCP: ears.tcp, HostUDP: ears.udp, Abstract: ears.abstract,
 		Sockets: o.Files.sockets(o.getenv), Secrets: slices.Concat(o.Files.secrets(), ears.files), Launcher: o.Files.launcher(),
 		Processes: hostProcesses(f.Keeper), Environment: o.secretEnvironment(),
 		Repo: o.Repo, Writable: o.Writable, Home: o.BoxHome,

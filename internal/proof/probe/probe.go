@@ -42,6 +42,7 @@ type Plan struct {
 	AnswersAll bool `json:"answers_all"` // no nf_tables: the wall accepts TCP to any address, and answers it
 
 	Addrs     []netip.Addr     `json:"addrs"`     // outside addresses to try raw
+	Answered  []netip.Addr     `json:"answered"`  // addresses that foldyard answers itself: a metadata server of a credential
 	Resolvers []netip.Addr     `json:"resolvers"` // the host's own
 	HostTCP   []netip.AddrPort `json:"host_tcp"`  // listeners of the host where the nonce must not arrive
 	HostUDP   []netip.AddrPort `json:"host_udp"`

@@ -249,11 +249,16 @@ func metadata(v4 bool) []netip.AddrPort {
 
 func (p *prober) tcp4Metadata(ctx context.Context, id string) Finding {
 	var t tally
-	p.tcp(&t, id, unix.SOCK_STREAM, 0, metadata(true)...)
-	for _, a := range metadata(true) {
+	to := slices.DeleteFunc(metadata(true), func(a netip.AddrPort) bool { return slices.Contains(p.plan.Answered, a.Addr()) })
+	p.tcp(&t, id, unix.SOCK_STREAM, 0, to...)
+	for _, a := range to {
 		p.throughProxy(ctx, &t, id, a.String())
 	}
-	return t.finding("")
+	f := t.finding("")
+	for _, a := range p.plan.Answered {
+		f.Detail += fmt.Sprintf("; %s is not tried: foldyard answers it itself", a)
+	}
+	return f
 }
 
 func (p *prober) tcp6Metadata(_ context.Context, id string) Finding {
