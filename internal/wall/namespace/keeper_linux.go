@@ -151,7 +151,8 @@ func construct(starter *wire.Conn) (*keeper, net.Listener, error) {
 			handed[m.Names[i]] = f
 		}
 	}
-	if k.spec, err = readOrder(m.Data, handed[contentsName]); err != nil {
+	var done func()
+	if k.spec, done, err = readOrder(m.Data, handed[contentsName]); err != nil {
 		return nil, nil, fmt.Errorf("read what to build: %w", err)
 	}
 	if handed[listenName] == nil {
@@ -162,6 +163,8 @@ func construct(starter *wire.Conn) (*keeper, net.Listener, error) {
 		return nil, nil, fmt.Errorf("serve the box's socket: %w", err)
 	}
 	root, err := buildRoot(&k.spec, handed)
+	k.spec.Files = nil
+	done()
 	if err := errors.Join(err, <-networked); err != nil {
 		return nil, nil, err
 	}

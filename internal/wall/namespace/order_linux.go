@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -35,51 +34,64 @@ const maxContents = 64 << 20
 
 func newOrder(spec *Spec) (*order, *os.File, error) {
 	o := &order{Spec: *spec}
-	var all []byte
+	size := 0
 	for p, b := range spec.Files {
 		o.Contents = append(o.Contents, content{p, len(b)})
+		size += len(b)
+	}
+	if size > maxContents {
+		return nil, nil, fmt.Errorf("%d bytes of files, want at most %d", size, maxContents)
 	}
 	slices.SortFunc(o.Contents, func(a, b content) int { return strings.Compare(a.Path, b.Path) })
-	for _, c := range o.Contents {
-		all = append(all, spec.Files[c.Path]...)
-	}
-	if len(all) > maxContents {
-		return nil, nil, fmt.Errorf("%d bytes of files, want at most %d", len(all), maxContents)
-	}
 	fd, err := unix.MemfdCreate(contentsName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, nil, fmt.Errorf("hold the files: memfd_create: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), contentsName)
-	if _, err := f.WriteAt(all, 0); err != nil {
-		f.Close()
-		return nil, nil, fmt.Errorf("hold the files: %w", err)
+	at := int64(0)
+	for _, c := range o.Contents {
+		if _, err := f.WriteAt(spec.Files[c.Path], at); err != nil {
+			f.Close()
+			return nil, nil, fmt.Errorf("hold the files: %w", err)
+		}
+		at += int64(c.Size)
 	}
 	return o, f, nil
 }
 
-func readOrder(data []byte, contents *os.File) (Spec, error) {
+// readOrder reads an order. Its Files are only valid until done is called.
+func readOrder(data []byte, contents *os.File) (_ Spec, done func(), err error) {
 	var o order
 	if err := json.Unmarshal(data, &o); err != nil {
-		return Spec{}, err
+		return Spec{}, nil, err
 	}
 	if contents == nil {
-		return Spec{}, errors.New("no contents of files")
+		return Spec{}, nil, errors.New("no contents of files")
+	}
+	info, err := contents.Stat()
+	if err != nil {
+		return Spec{}, nil, err
 	}
 	size := 0
 	for _, c := range o.Contents {
-		if c.Size < 0 || c.Size > maxContents-size {
-			return Spec{}, fmt.Errorf("%s of %d bytes: want at most %d together", c.Path, c.Size, maxContents)
+		if c.Size < 0 || int64(c.Size) > min(maxContents, info.Size())-int64(size) {
+			return Spec{}, nil, fmt.Errorf("%s of %d bytes: want at most %d together", c.Path, c.Size, min(maxContents, info.Size()))
 		}
 		size += c.Size
 	}
-	all := make([]byte, size)
-	if _, err := io.ReadFull(io.NewSectionReader(contents, 0, int64(size)), all); err != nil {
-		return Spec{}, fmt.Errorf("read the files: %w", err)
+	done = func() {}
+	var all []byte
+	if size > 0 {
+		all, err = unix.Mmap(int(contents.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
+		if err != nil {
+			return Spec{}, nil, fmt.Errorf("read the files: %w", err)
+		}
+		whole := all
+		done = func() { unix.Munmap(whole) }
 	}
 	o.Files = make(map[string][]byte, len(o.Contents))
 	for _, c := range o.Contents {
 		o.Files[c.Path], all = all[:c.Size:c.Size], all[c.Size:]
 	}
-	return o.Spec, nil
+	return o.Spec, done, nil
 }
