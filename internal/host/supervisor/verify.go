@@ -103,7 +103,7 @@ func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox) (battery.Op
 			return slices.ContainsFunc(granted, func(p netip.Prefix) bool { return p.Contains(a) })
 		},
 		Answered: s.creds.in.LocalAddrs(), Resolvers: hostResolvers(cfg),
-		Getenv:    s.opt.Getenv, Environ: os.Environ(), BoxEnv: env, Files: files,
+		Getenv: s.opt.Getenv, Environ: os.Environ(), BoxEnv: env, Files: files,
 		Enforcing: s.snapshotEnforces(), Nested: cfg.Box.Nested, ReadOnly: b.rec.RO, Repo: s.opt.Dir, Writable: cfg.Box.Writable,
 		BoxHome: b.user.Home, Version: s.opt.Version, Kernel: kernelRelease(),
 	}, nil
