@@ -195,9 +195,25 @@ true
 	}
 	// Everything that can be asked of fy, from the operator's side.
 	for _, args := range [][]string{
-		{"status"}, {"status", "--json"}, {"secret", "list"}, {"secret", "list", "--json"}, {"config", "show"}, {"config", "show", "--json"}, {"log"}, {"log", "--json"}, {"grants", "--json"},
-		{"why", "https://" + at("static.test") + "/"}, {"why", "--json", "https://" + at("ghes.test") + "/x"}, {"why", "--json", at("aws.test")},
-		{"config", "check"}, {"config", "diff"}, {"supervisor", "status"}, {"supervisor", "logs"}, {"asks"}, {"doctor"}, {"log", "--har", w.path("repo/all.har")},
+		{"status"},
+		{"status", "--json"},
+		{"secret", "list"},
+		{"secret", "list", "--json"},
+		{"config", "show"},
+		{"config", "show", "--json"},
+		{"log"},
+		{"log", "--json"},
+		{"grants", "--json"},
+		{"why", "https://" + at("static.test") + "/"},
+		{"why", "--json", "https://" + at("ghes.test") + "/x"},
+		{"why", "--json", at("aws.test")},
+		{"config", "check"},
+		{"config", "diff"},
+		{"supervisor", "status"},
+		{"supervisor", "logs"},
+		{"asks"},
+		{"doctor"},
+		{"log", "--har", w.path("repo/all.har")},
 	} {
 		_, _ = w.fy("", args...) // some say no: what they print is what counts
 	}

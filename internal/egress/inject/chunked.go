@@ -82,7 +82,7 @@ func (c *chunkReader) chunk() (size string, data []byte, err error) {
 	}
 	size, ext, ok := strings.Cut(line, ";chunk-signature=")
 	n, perr := strconv.ParseUint(size, 16, 32)
-	if !ok || perr != nil || !isHex(ext, 64) {
+	if !ok || perr != nil || !isHex(ext) {
 		return "", nil, c.sign.fail("a chunk without size and signature")
 	}
 	if n > maxChunk {
@@ -121,7 +121,7 @@ func (c *chunkReader) end() error {
 				return c.sign.fail("the trailer is not signed, or should not be")
 			}
 			c.buf = append(c.buf, "\r\n"...)
-			if _, err := c.br.ReadByte(); err != io.EOF { //nolint:errorlint // as io.Reader says
+			if _, err := c.br.ReadByte(); err != io.EOF {
 				return c.sign.fail("bytes after the end")
 			}
 			return nil

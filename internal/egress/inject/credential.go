@@ -103,7 +103,7 @@ func (m *minted) usable(now time.Time) bool {
 // minted. stale, if not nil, is one that the upstream did not take.
 func (c *credential) get(ctx context.Context, scope string, stale *minted) (*minted, error) {
 	for waited := false; ; waited = true {
-		tok, err, flight := c.look(scope, stale, waited)
+		tok, flight, err := c.look(scope, stale, waited)
 		if flight == nil {
 			return tok, err
 		}
@@ -116,17 +116,17 @@ func (c *credential) get(ctx context.Context, scope string, stale *minted) (*min
 }
 
 // look returns a token, or why there is none, or what to wait for.
-func (c *credential) look(scope string, stale *minted, waited bool) (*minted, error, chan struct{}) {
+func (c *credential) look(scope string, stale *minted, waited bool) (*minted, chan struct{}, error) {
 	now := c.in.cfg.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.off != "" {
-		return nil, &offError{c.off}, nil
+		return nil, nil, &offError{c.off}
 	}
 	s := c.slots[scope]
 	if s == nil {
 		if len(c.slots) >= maxScopes && !c.evict() {
-			return nil, &MintError{Why: "too many credentials are being minted at once"}, nil
+			return nil, nil, &MintError{Why: "too many credentials are being minted at once"}
 		}
 		s = &slot{}
 		c.slots[scope] = s
@@ -138,7 +138,7 @@ func (c *credential) look(scope string, stale *minted, waited bool) (*minted, er
 		if c.mint(s, scope); s.flight == nil {
 			return stale, nil, nil
 		}
-		return nil, nil, s.flight
+		return nil, s.flight, nil
 	}
 	switch {
 	case s.tok.usable(now):
@@ -147,16 +147,16 @@ func (c *credential) look(scope string, stale *minted, waited bool) (*minted, er
 		}
 		return s.tok, nil, nil
 	case s.err != nil && now.Before(s.bad):
-		return nil, s.err, nil
+		return nil, nil, s.err
 	case waited && s.tok != nil && s.flight == nil && !s.tok.Expires.IsZero() && now.Before(s.tok.Expires):
 		return s.tok, nil, nil // as short-lived as it was minted
 	case waited && s.flight == nil:
-		return nil, &MintError{Why: "the credential had expired when it came"}, nil
+		return nil, nil, &MintError{Why: "the credential had expired when it came"}
 	}
 	if c.mint(s, scope); s.flight == nil {
-		return nil, s.err, nil
+		return nil, nil, s.err
 	}
-	return nil, nil, s.flight
+	return nil, s.flight, nil
 }
 
 // evict forgets a scope that nobody waits for, if there is one. c.mu is held.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -31,7 +32,7 @@ type Request struct {
 
 // Refusal is a request that must not go on. Status, Reason, What and Fix are
 // for the box and hold no value of anybody's.
-type Refusal struct {
+type Refusal struct { //nolint:errname // it is an answer first
 	Status int
 	Reason policy.Reason
 	What   string // one line of ASCII
@@ -366,10 +367,8 @@ func (s *ruleset) find(h Header, path string) *dummy {
 // belongs reports whether one of the rules is the dummy's own.
 func (d *dummy) belongs(rules []*rule) bool {
 	for _, r := range rules {
-		for _, o := range d.rules {
-			if r == o {
-				return true
-			}
+		if slices.Contains(d.rules, r) {
+			return true
 		}
 	}
 	return false

@@ -91,7 +91,7 @@ type Injector struct {
 	mu      sync.Mutex // one Load at a time; guards the fields that follow
 	creds   map[string]*credential
 	scrub   atomic.Pointer[view]
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // of what is minted, which no request owns
 	stop    context.CancelFunc
 	minting sync.WaitGroup
 }

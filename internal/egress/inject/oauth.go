@@ -66,7 +66,7 @@ func (r refresh) secret() Secret {
 	if r.plain {
 		return NewSecret([]byte(r.Token))
 	}
-	b, err := json.Marshal(r)
+	b, err := json.Marshal(r) //nolint:gosec // G117: the form that the secret had
 	if err != nil {
 		return Secret{}
 	}

@@ -151,24 +151,26 @@ type signing struct {
 // begin takes apart how the box signed.
 func (s *signer) begin(q *Request, r *rule) (*signing, *Refusal) {
 	out := &signing{rule: r}
-	bad := func(what string) (*signing, *Refusal) {
-		return nil, &Refusal{Status: http.StatusUnauthorized, Reason: policy.ReasonCredentialOff,
-			What: "the request is not signed in a way that " + r.Name + " can sign again: " + what, Fix: "fy why " + q.Target.Host.String()}
+	bad := func(what string) *Refusal {
+		return &Refusal{
+			Status: http.StatusUnauthorized, Reason: policy.ReasonCredentialOff,
+			What: "the request is not signed in a way that " + r.Name + " can sign again: " + what, Fix: "fy why " + q.Target.Host.String(),
+		}
 	}
 	credential, signedList := "", ""
 	auth := q.Header.Get("Authorization")
 	_, query, _ := strings.Cut(q.Path, "?")
 	params, err := url.ParseQuery(query)
 	if err != nil {
-		return bad("the query cannot be read")
+		return nil, bad("the query cannot be read")
 	}
 	switch {
 	case auth != "" && params.Has("X-Amz-Algorithm"):
-		return bad("it has a signature in the header and one in the query")
+		return nil, bad("it has a signature in the header and one in the query")
 	case auth != "":
 		fields, ok := strings.CutPrefix(auth, sigAlgorithm+" ")
 		if !ok {
-			return bad("the algorithm is not " + sigAlgorithm)
+			return nil, bad("the algorithm is not " + sigAlgorithm)
 		}
 		seen := 0
 		for f := range strings.SplitSeq(fields, ",") {
@@ -179,56 +181,56 @@ func (s *signer) begin(q *Request, r *rule) (*signing, *Refusal) {
 			case "SignedHeaders":
 				signedList, seen = v, seen|2
 			case "Signature":
-				if !isHex(v, 64) {
-					return bad("the signature is not one")
+				if !isHex(v) {
+					return nil, bad("the signature is not one")
 				}
 				seen |= 4
 			default:
-				return bad("an unknown part of the Authorization field")
+				return nil, bad("an unknown part of the Authorization field")
 			}
 		}
 		if seen != 7 {
-			return bad("Credential, SignedHeaders or Signature is missing")
+			return nil, bad("Credential, SignedHeaders or Signature is missing")
 		}
 	default:
 		out.presigned = true
 		for _, name := range []string{"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Expires"} {
 			if len(params[name]) != 1 {
-				return bad(name + " is missing, or comes twice")
+				return nil, bad(name + " is missing, or comes twice")
 			}
 		}
-		if params.Get("X-Amz-Algorithm") != sigAlgorithm || !isHex(params.Get("X-Amz-Signature"), 64) {
-			return bad("the query is not signed with " + sigAlgorithm)
+		if params.Get("X-Amz-Algorithm") != sigAlgorithm || !isHex(params.Get("X-Amz-Signature")) {
+			return nil, bad("the query is not signed with " + sigAlgorithm)
 		}
 		n, err := strconv.Atoi(params.Get("X-Amz-Expires"))
 		if err != nil || n < 1 || n > 604800 {
-			return bad("X-Amz-Expires is no number of seconds up to a week")
+			return nil, bad("X-Amz-Expires is no number of seconds up to a week")
 		}
 		out.expires = min(n, maxPresigned)
 		credential, signedList = params.Get("X-Amz-Credential"), params.Get("X-Amz-SignedHeaders")
 	}
 	part := strings.Split(credential, "/")
 	if len(part) != 5 || part[4] != sigEnd || !isDigits(part[1], 8) || !isName(part[2]) || !isName(part[3]) {
-		return bad("the credential scope is not one")
+		return nil, bad("the credential scope is not one")
 	}
 	if !slices.Contains(r.Dummies, part[0]) {
-		return bad("the access key is not the placeholder")
+		return nil, bad("the access key is not the placeholder")
 	}
 	out.region, out.service = part[2], part[3]
 	if s.region != "" && s.region != out.region || s.service != "" && s.service != out.service {
-		return bad(fmt.Sprintf("region %s and service %s are not the rule's", out.region, out.service))
+		return nil, bad(fmt.Sprintf("region %s and service %s are not the rule's", out.region, out.service))
 	}
 	for name := range strings.SplitSeq(signedList, ";") {
 		if name == "" || strings.ToLower(name) != name || strings.ContainsAny(name, " :,/") {
-			return bad("the list of signed fields is not one")
+			return nil, bad("the list of signed fields is not one")
 		}
 		out.signed = append(out.signed, name)
 	}
 	if !slices.Contains(out.signed, "host") {
-		return bad("Host is not signed")
+		return nil, bad("Host is not signed")
 	}
 	if refusal := out.body(q, params); refusal != "" {
-		return bad(refusal)
+		return nil, bad(refusal)
 	}
 	return out, nil
 }
@@ -250,7 +252,7 @@ func (s *signing) body(q *Request, params url.Values) string {
 		}
 		s.chunked = &chunkSigner{trailer: s.payload == sigTrailer}
 		s.form = false
-	case s.payload == sigUnsigned || s.payload == sigNoTrailer || isHex(s.payload, 64):
+	case s.payload == sigUnsigned || s.payload == sigNoTrailer || isHex(s.payload):
 	case s.payload != "":
 		return "the hash of the body is of an unknown kind"
 	case !q.Body:
@@ -289,11 +291,11 @@ func (g *Grip) Hold(body []byte) *Refusal {
 			return refusal
 		}
 	}
-	if s.payload == "" || isHex(s.payload, 64) {
+	if s.payload == "" || isHex(s.payload) {
 		s.payload = hexSum(body)
 	}
 	g.req.Length = int64(len(body))
-	if g.req.Header.Get("X-Amz-Content-Sha256") != "" && isHex(s.payload, 64) {
+	if g.req.Header.Get("X-Amz-Content-Sha256") != "" && isHex(s.payload) {
 		g.req.Header.Set("X-Amz-Content-Sha256", s.payload)
 	}
 	s.sign()
@@ -302,9 +304,11 @@ func (g *Grip) Hold(body []byte) *Refusal {
 
 // TooLarge is the refusal of a body that is longer than Holds.
 func (g *Grip) TooLarge() *Refusal {
-	return &Refusal{Status: http.StatusRequestEntityTooLarge, Reason: policy.ReasonLimit,
+	return &Refusal{
+		Status: http.StatusRequestEntityTooLarge, Reason: policy.ReasonLimit,
 		What: fmt.Sprintf("the body is over %d MiB and its hash has to be signed", maxHeld>>20),
-		Fix:  "sign with X-Amz-Content-Sha256, which most clients can"}
+		Fix:  "sign with X-Amz-Content-Sha256, which most clients can",
+	}
 }
 
 // sign puts date, session token and signature on the request.
@@ -338,8 +342,12 @@ func (s *signing) sign() {
 	list := strings.Join(signed, ";")
 	if s.presigned {
 		for _, p := range [][2]string{
-			{"X-Amz-Algorithm", sigAlgorithm}, {"X-Amz-Credential", k.id + "/" + scope}, {"X-Amz-Date", stamp},
-			{"X-Amz-Expires", strconv.Itoa(s.expires)}, {"X-Amz-SignedHeaders", list}, {"X-Amz-Security-Token", k.session.Reveal()},
+			{"X-Amz-Algorithm", sigAlgorithm},
+			{"X-Amz-Credential", k.id + "/" + scope},
+			{"X-Amz-Date", stamp},
+			{"X-Amz-Expires", strconv.Itoa(s.expires)},
+			{"X-Amz-SignedHeaders", list},
+			{"X-Amz-Security-Token", k.session.Reveal()},
 		} {
 			if p[1] != "" {
 				g.Path = withParameter(g.Path, p[0], p[1])
@@ -465,8 +473,9 @@ func hexSum(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func isHex(s string, n int) bool {
-	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+// isHex reports whether s is a SHA-256 in hexadecimal.
+func isHex(s string) bool {
+	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 func isDigits(s string, n int) bool {

@@ -42,27 +42,37 @@ func signedAs(day, region, service, fields string) string {
 func TestSigV4Examples(t *testing.T) {
 	const empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	for _, c := range []struct{ name, secret, at, in, signature string }{
-		{"s3 GET object", exampleID + ":" + exampleSecret, "20130524T000000Z",
+		{
+			"s3 GET object", exampleID + ":" + exampleSecret, "20130524T000000Z",
 			"GET https://examplebucket.s3.amazonaws.com/test.txt\nRange: bytes=0-9\nx-amz-content-sha256: " + empty + "\nx-amz-date: 20130524T000000Z\n" +
 				signedAs("20130524", "us-east-1", "s3", "host;range;x-amz-content-sha256;x-amz-date"),
-			"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"},
-		{"s3 PUT object", exampleID + ":" + exampleSecret, "20130524T000000Z",
+			"f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
+		},
+		{
+			"s3 PUT object", exampleID + ":" + exampleSecret, "20130524T000000Z",
 			"PUT https://examplebucket.s3.amazonaws.com/test%24file.text\nDate: Fri, 24 May 2013 00:00:00 GMT\nx-amz-date: 20130524T000000Z\nx-amz-storage-class: REDUCED_REDUNDANCY\n" +
 				"x-amz-content-sha256: 44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072\n" +
 				signedAs("20130524", "us-east-1", "s3", "date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class"),
-			"98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"},
-		{"s3 GET lifecycle", exampleID + ":" + exampleSecret, "20130524T000000Z",
+			"98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
+		},
+		{
+			"s3 GET lifecycle", exampleID + ":" + exampleSecret, "20130524T000000Z",
 			"GET https://examplebucket.s3.amazonaws.com/?lifecycle\nx-amz-date: 20130524T000000Z\nx-amz-content-sha256: " + empty + "\n" +
 				signedAs("20130524", "us-east-1", "s3", "host;x-amz-content-sha256;x-amz-date"),
-			"fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"},
-		{"s3 list objects", exampleID + ":" + exampleSecret, "20130524T000000Z",
+			"fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
+		},
+		{
+			"s3 list objects", exampleID + ":" + exampleSecret, "20130524T000000Z",
 			"GET https://examplebucket.s3.amazonaws.com/?max-keys=2&prefix=J\nx-amz-date: 20130524T000000Z\nx-amz-content-sha256: " + empty + "\n" +
 				signedAs("20130524", "us-east-1", "s3", "host;x-amz-content-sha256;x-amz-date"),
-			"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"},
-		{"iam ListUsers", `{"access_key_id":"AKIDEXAMPLE","secret_access_key":"` + iamSecret + `"}`, "20150830T123600Z",
+			"34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
+		},
+		{
+			"iam ListUsers", `{"access_key_id":"AKIDEXAMPLE","secret_access_key":"` + iamSecret + `"}`, "20150830T123600Z",
 			"GET https://iam.amazonaws.com/?Action=ListUsers&Version=2010-05-08\nContent-Type: application/x-www-form-urlencoded; charset=utf-8\nX-Amz-Date: 20150830T123600Z\n" +
 				signedAs("20150830", "us-east-1", "iam", "content-type;host;x-amz-date"),
-			"5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"},
+			"5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7",
+		},
 	} {
 		b := awsBench(t, c.secret, c.at)
 		q := ask(c.in)

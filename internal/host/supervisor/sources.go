@@ -173,7 +173,7 @@ func parseTTL(raw json.RawMessage) (time.Duration, error) {
 // exitOnly keeps of a failure only how the program ended.
 func exitOnly(err error) error {
 	if e, ok := errors.AsType[*exec.ExitError](err); ok {
-		return errors.New(e.ProcessState.String())
+		return errors.New(e.String())
 	}
 	return errors.New("it could not be started")
 }
