@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
@@ -40,7 +41,19 @@ func (e *Engine) credential(ctx context.Context, c *client, n *note, a *asked, a
 
 // stopped is the refusal of package inject.
 func stopped(r *inject.Refusal, t dest.Target) *denial {
-	return &denial{status: r.Status, reason: r.Reason, err: "http_request_denied", what: r.What, fix: r.Fix, detail: r.Detail, target: t}
+	return &denial{status: r.Status, reason: r.Reason, err: "http_request_denied", what: line(r.What), fix: line(r.Fix), detail: r.Detail, target: t}
+}
+
+// line makes a text fit for one line of ASCII without quotes: it may name what
+// a configuration says.
+func line(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '"' || r == '\\' {
+			return '?'
+		}
+		return r
+	}, s)
+	return s[:min(len(s), 400)]
 }
 
 // credited notes what was done with credentials, and masks those that a record

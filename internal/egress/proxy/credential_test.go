@@ -403,6 +403,20 @@ func TestMetadataServerAnswersInProcess(t *testing.T) {
 	}
 }
 
+// A refusal may name what a configuration says; it stays one line of one field.
+func TestRefusalsStayWithinTheirField(t *testing.T) {
+	everyWay(t, func(t *testing.T, by entry, h2 bool) {
+		w := armed(t, demoRule(func(r *inject.Rule) {
+			r.Minter, r.Off = nil, "not confirmed: demo: scopes \"\r\nSet-Cookie: a=b\\ \u202e"+strings.Repeat("x", 2000)
+		}))
+		w.allow("api.test")
+		resp, body := fetch(t, w.client(by, h2), "GET", "https://api.test/", nil)
+		if resp.StatusCode != 401 || resp.Header.Get("Set-Cookie") != "" || !strings.Contains(resp.Header.Get("Proxy-Status"), "scopes ???Set-Cookie: a=b? ?x") || len(body) > 1000 {
+			t.Errorf("%d %q %q", resp.StatusCode, resp.Header, body)
+		}
+	})
+}
+
 func TestRefusalsOfCredentials(t *testing.T) {
 	off := demoRule(func(r *inject.Rule) { r.Minter, r.Off, r.Fix = nil, "no secret is set for it", "fy secret set demo" })
 	bad := demoRule(func(r *inject.Rule) {

@@ -41,6 +41,7 @@ type credentials struct {
 	store *state.Secrets
 	http  *http.Client
 
+	loading  sync.Mutex
 	revoking atomic.Bool
 
 	mu     sync.Mutex // guards the fields that follow
@@ -114,6 +115,8 @@ func (s *Supervisor) closeCredentials() {
 // loadCredentials makes the configuration's rules, and what is confirmed of them, the ones in force from the next request on.
 // What cannot be read leaves every rule without a credential.
 func (s *Supervisor) loadCredentials() {
+	s.creds.loading.Lock() // what was read last is loaded last
+	defer s.creds.loading.Unlock()
 	cfg := s.cfg.Load()
 	bounds, fault := s.creds.store.Bounds()
 	var rules []inject.Rule
