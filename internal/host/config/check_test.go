@@ -468,7 +468,7 @@ func TestBigFilesAreReadQuickly(t *testing.T) {
 			w.repo(text)
 			start := time.Now()
 			_, err := w.Check(w.resolve())
-			if took := time.Since(start); took > 10*time.Second {
+			if took := time.Since(start); took > time.Minute { // it was 85 s before keys, depth and entries were bounded; a second on an idle computer
 				t.Errorf("%d bytes took %v", len(text), took)
 			} else {
 				t.Logf("%v", took)

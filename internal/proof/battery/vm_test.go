@@ -180,7 +180,7 @@ func TestSocketsAreSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for len(w.seen) == 0 && time.Now().Before(deadline) {
 		seen, ok := w.end()
 		if !ok {
