@@ -182,7 +182,24 @@ func Claims() []Claim {
 		"tcp4-direct", "tcp6-direct", "tcp6-embedded", "tcp4-fastopen", "tcp4-other-transports", "tcp4-second-hop", "tcp4-metadata", "tcp6-metadata",
 		"netns-single-device", "box-processes",
 	}
+	places := func(rows ...string) []string {
+		var out []string
+		for _, place := range []string{"box", "user", "host-net", "privileged", "sub-uid", "keep-id"} {
+			for _, row := range append([]string{"control"}, rows...) {
+				out = append(out, place+"-"+row)
+			}
+		}
+		return out
+	}
+	vm := func(id, text string, tests []string, rows ...string) Claim {
+		return Claim{ID: id, Ring: VMFirewall, Text: text, Boundary: boundary(VMFirewall, AsUser), As: AsUser, Platforms: []string{"linux/amd64"}, Rows: places(rows...), Tests: tests}
+	}
+	const table = "internal/wall/ruleset: TestGuestTableAgainstBypasses"
 	return []Claim{
+		vm("vm-out", "No TCP connection, datagram or question for a name leaves the VM by itself, from the box, its VM's user, or a container with the host's network or privileges.",
+			[]string{table, "internal/proof/battery: TestEveryWayOutOfAMachineFails"}, "tcp4-443", "tcp4-80", "tcp4-22", "tcp4-853", "udp4-443", "metadata", "dns"),
+		vm("vm-host", "Of the host's loopback, which a VM's gateway opens whole, only foldyard's own ports are reached, and nothing on them without the box's token.",
+			[]string{table, "internal/egress/proxy: TestTokenOfTheBoxOrNothing"}, "gateway-loopback", "gateway-band-1", "gateway-band-2", "no-token"),
 		wall("tcp", "Every TCP connection that the box opens ends in foldyard or is refused; IPv6 as well as IPv4.", AsUser, []string{hole, "internal/wall/namespace: TestRefusedTrafficEndsAtOnceAndIsTold"}, network...),
 		wall("udp", "No datagram and no echo request leaves the box, QUIC included.", AsUser, []string{battery},
 			"udp443", "udp-other", "udp-multicast", "icmp4", "icmp6", "raw-socket", "packet-socket", "socket-families", "vsock"),

@@ -65,7 +65,7 @@ we write says more of a ring than this table does, and a test keeps us to it. A 
 has shown: on your computer, run it.
 
 ` + ClaimsTable(states) + `
-Rings that are not built make no claim: VM firewall, gateway, host firewall. What gets out all the same is in
+Rings that are not built make no claim: gateway, host firewall. What gets out all the same is in
 [residuals.md](residuals.md).
 `
 }

@@ -34,6 +34,8 @@ func AllResiduals() []Residual {
 		{"kernel", "namespace", "The box shares the host's kernel: a kernel exploit is not held."},
 		{"cpu-memory", "namespace", "Processes, files and connections are bounded, CPU time and memory only as far as the host bounds its user."},
 		{"late-sockets", "namespace", "A unix socket or FIFO that a host process makes in the repo after the box started can be reached from the box."},
-		{"vm-root", "lima", "The VM firewall does not hold against root in the VM."},
+		{"vm-root", "lima", "The VM firewall does not hold against root in the VM, which reaches every port of the host's loopback."},
+		{"vm-word", "lima", "What only the guest can tell of itself is its own word."},
+		{"vm-late-paths", "lima", "Files that host tools execute are read-only in the box only where they existed when it started."},
 	}
 }
