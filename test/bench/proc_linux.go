@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -63,6 +64,9 @@ func count(pid int, dir string) (int, error) {
 	es, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/" + dir)
 	return len(es), err
 }
+
+// endWithUs has the command end when the thread that starts it does: main locks its own.
+func endWithUs(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} }
 
 // adoptOrphans makes this process the parent of what its children leave behind, so that their processor time is counted.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

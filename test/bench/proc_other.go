@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"time"
 )
 
@@ -16,6 +17,7 @@ func childrenCPU(int) (time.Duration, error) { return 0, errLinux }
 func memory(int, string) (int, error)        { return 0, errLinux }
 func count(int, string) (int, error)         { return 0, errLinux }
 func forgetPeak(int) error                   { return errLinux }
+func endWithUs(*exec.Cmd)                    {}
 func adoptOrphans() error                    { return errLinux }
 func reapOrphans() time.Duration             { return 0 }
 func spent(s *os.ProcessState) time.Duration { return s.UserTime() + s.SystemTime() }

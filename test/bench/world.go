@@ -99,6 +99,7 @@ func (w *world) startFy(fy string) error {
 		return err
 	}
 	w.proxy = w.fy.command("proxy", "--listen", "127.0.0.1:0")
+	endWithUs(w.proxy)
 	out, err := w.proxy.StdoutPipe()
 	if err != nil {
 		return err
