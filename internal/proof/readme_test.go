@@ -25,6 +25,8 @@ func ringsTable(states []ClaimState) string {
 			}
 		case i < 0:
 			against = "–"
+		case r == VMFirewall:
+			against, shown = boundary(r, AsUser)+", if `fy verify` has shown it", states[i].By()
 		default:
 			against = boundary(r, AsRoot) + ", if `fy verify --as-root` has shown it; not a kernel exploit"
 			shown = states[i].By()
