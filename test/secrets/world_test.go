@@ -124,7 +124,9 @@ func (w *world) canBox() error {
 	if runtime.GOOS != "linux" {
 		return errors.New("the namespace backend is for Linux")
 	}
-	if out, err := w.fy("", "run", "--", "true"); err != nil {
+	out, err := w.fy("", "run", "--", "true")
+	_, _ = w.fy("", "supervisor", "stop") // the project has no name yet, and gets another one
+	if err != nil {
 		return fmt.Errorf("%w: %s", err, bytes.TrimSpace([]byte(out)))
 	}
 	return nil
