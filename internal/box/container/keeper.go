@@ -227,6 +227,7 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 	}
 	_ = c.Send(&wire.Message{Op: "started"})
 	ended := make(chan struct{})
+	var watching sync.WaitGroup
 	from := typed
 	if !e.TTY {
 		closeAll(files[1:])
@@ -234,7 +235,7 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 	}
 	go pump(w, from)
 	if slave != nil {
-		go watchSize(w, slave, ended)
+		watching.Go(func() { watchSize(w, slave, ended) })
 	}
 	go func() {
 		for {
@@ -251,6 +252,7 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 	}()
 	code := exitCode(cmd.Wait())
 	close(ended)
+	watching.Wait()  // it holds the terminal
 	if code == 255 { // ssh's own failure, or the command's
 		runs, err := Runs(ctx, k.Host, k.ID)
 		if err != nil {
