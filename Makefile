@@ -18,6 +18,7 @@ build: box
 endif
 build:
 	$(GO) build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/fy ./cmd/fy
+	@cp bin/fy bin/.fy && mv -f bin/.fy bin/fy # what a linker wrote lies in memory in small pieces: a fifth of each start
 
 box:
 	$(GO) build -trimpath -ldflags '-s -w' -o cmd/fy/fy-box ./cmd/fy-box
