@@ -145,17 +145,17 @@ func (k *Keeper) adopt(c *wire.Conn) {
 		_ = c.Send(&wire.Message{Op: "failed", Error: err.Error()})
 		return
 	}
-	err = c.Send(&wire.Message{Op: "links", Names: []string{"proxy"}}, f)
-	_ = f.Close()
-	if err != nil {
-		return
-	}
 	k.mu.Lock()
 	if k.adopted != nil {
 		_ = k.adopted.Close()
 	}
 	k.adopted = c
 	k.mu.Unlock()
+	err = c.Send(&wire.Message{Op: "links", Names: []string{"proxy"}}, f)
+	_ = f.Close()
+	if err != nil {
+		return
+	}
 	for {
 		m, files, err := c.Recv()
 		closeAll(files)
