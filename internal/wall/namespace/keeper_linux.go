@@ -222,13 +222,11 @@ func (k *keeper) firstProcess() error {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	defer null.Close()
-	var fds [3]uintptr
-	for i, f := range []*os.File{null, theirs, tell} {
-		if fds[i], err = highFD(f); err != nil {
-			return err
-		}
-		defer unix.Close(int(fds[i]))
+	fds, err := highFDs(null, theirs, tell)
+	if err != nil {
+		return err
 	}
+	defer fds.closeAll()
 	report := fds[2]
 
 	l := &list{}
@@ -259,7 +257,7 @@ func (k *keeper) firstProcess() error {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	tell.Close()
-	unix.Close(int(report))
+	fds.close(2)
 	one := make([]byte, 8)
 	if n, err := said.Read(one); err != nil || n != 1 {
 		if n == len(one) {

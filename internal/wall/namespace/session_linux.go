@@ -158,12 +158,11 @@ func (k *keeper) probe(program []*os.File, plan json.RawMessage, flags []string)
 		return nil, err
 	}
 	defer null.Close()
-	var fds [5]uintptr
-	for i, f := range []*os.File{in, out, null, tell, program[0]} {
-		if fds[i], err = highFD(f); err != nil {
-			return nil, err
-		}
+	fds, err := highFDs(in, out, null, tell, program[0])
+	if err != nil {
+		return nil, err
 	}
+	defer fds.closeAll()
 	p := nothing
 	for _, f := range flags {
 		if f == "root" {
@@ -179,9 +178,7 @@ func (k *keeper) probe(program []*os.File, plan json.RawMessage, flags []string)
 	l.confine(p, filter(k.spec.Nested))
 	l.exec(fds[4], []string{"fy", ProbeVerb}, nil)
 	pid, err := l.start(0, fds[3])
-	for _, fd := range fds {
-		unix.Close(int(fd))
-	}
+	fds.closeAll()
 	in.Close()
 	out.Close()
 	tell.Close()

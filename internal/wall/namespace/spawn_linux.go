@@ -292,3 +292,31 @@ func highFD(f *os.File) (uintptr, error) {
 	}
 	return uintptr(n), nil
 }
+
+// numbers are descriptors duplicated for a child. Each is closed once: its number may be another's a moment later.
+type numbers []uintptr
+
+func highFDs(files ...*os.File) (numbers, error) {
+	n := make(numbers, len(files))
+	for i, f := range files {
+		var err error
+		if n[i], err = highFD(f); err != nil {
+			n.closeAll()
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+func (n numbers) close(i int) {
+	if n[i] != 0 {
+		unix.Close(int(n[i]))
+		n[i] = 0
+	}
+}
+
+func (n numbers) closeAll() {
+	for i := range n {
+		n.close(i)
+	}
+}

@@ -256,14 +256,12 @@ func startKeeper(p *Program, u User, starter *os.File, ports bool) (int, error) 
 		return 0, err
 	}
 	defer null.Close()
-	var fds [4]uintptr
-	for i, f := range []*os.File{null, starter, p.f, tell} {
-		if fds[i], err = highFD(f); err != nil {
-			tell.Close()
-			return 0, err
-		}
-		defer unix.Close(int(fds[i]))
+	fds, err := highFDs(null, starter, p.f, tell)
+	if err != nil {
+		tell.Close()
+		return 0, err
 	}
+	defer fds.closeAll()
 	tell.Close()
 	program, report := fds[2], fds[3]
 
@@ -301,7 +299,7 @@ func startKeeper(p *Program, u User, starter *os.File, ports bool) (int, error) 
 	if err != nil {
 		return 0, fmt.Errorf("make namespaces: %w (see fy doctor)", err)
 	}
-	unix.Close(int(report))
+	fds.close(3)
 	fail := func(err error) (int, error) {
 		unix.Kill(pid, unix.SIGKILL)
 		var ws unix.WaitStatus
