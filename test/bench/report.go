@@ -44,6 +44,7 @@ type bound struct {
 	less       bool // the figure may be at most must, else it must be at least that
 	unit       string
 	soft       bool // wall time on a shared computer: told, not held against anybody
+	own        bool // no goal of the project's: a bound that shows when it gets worse
 }
 
 func (b bound) meets(limit float64) bool {
@@ -71,6 +72,9 @@ func (r *report) bounds(bs ...bound) {
 			verdict = "missed, by the clock"
 		default:
 			r.missed = append(r.missed, b.what)
+		}
+		if b.own {
+			verdict += ", our own bound"
 		}
 		rows = append(rows, []string{b.what, b.s.spread() + b.unit, sign + short(b.must) + b.unit, sign + short(b.goal) + b.unit, verdict})
 	}
