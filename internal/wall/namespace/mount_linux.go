@@ -55,6 +55,25 @@ func attach(tree, target int) error {
 	return nil
 }
 
+// lay clones the tree at path below dirfd, or the one that dirfd is open on, and attaches it, with these attributes, onto target. The
+// attributes are those of the tree where attr is 0.
+func lay(dirfd int, path string, target int, attr uint64) error {
+	clone, err := cloneTree(dirfd, path)
+	if err != nil {
+		return err
+	}
+	if attr != 0 {
+		if err := setAttributes(clone, attr, true); err != nil {
+			unix.Close(clone)
+			return err
+		}
+	}
+	return attach(clone, target)
+}
+
+// layNull covers a file with nothing: reads end at once, writes are lost. root is where the box's /dev is.
+func layNull(root, target int) error { return lay(root, "dev/null", target, 0) }
+
 // openBelow opens a name below dirfd without following any link.
 func openBelow(dirfd int, name string, flags uint64) (int, error) {
 	fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: never})

@@ -337,16 +337,14 @@ func (t *tree) hide(name string, dir bool) error {
 		return err
 	}
 	defer unix.Close(target)
-	var cover int
-	if dir {
-		cover, err = newFilesystem("tmpfs", "mode=0555,size=4k", readOnly|unix.MOUNT_ATTR_NOEXEC)
-	} else {
-		cover, err = cloneTree(t.fd, "dev/null")
+	if !dir {
+		return layNull(t.fd, target)
 	}
+	empty, err := newFilesystem("tmpfs", "mode=0555,size=4k", readOnly|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return err
 	}
-	return attach(cover, target)
+	return attach(empty, target)
 }
 
 // trust lays the box's bundle over the system's own stores, for clients that a configuration in /usr or their habit sends there.
@@ -376,15 +374,7 @@ func (t *tree) cover(p string, target int) error {
 	if err := unix.Fstat(target, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return err
 	}
-	file, err := cloneTree(t.fd, p[1:])
-	if err != nil {
-		return err
-	}
-	if err := setAttributes(file, readOnly, false); err != nil {
-		unix.Close(file)
-		return err
-	}
-	return attach(file, target)
+	return lay(t.fd, p[1:], target, readOnly)
 }
 
 // guardRepo makes read-only what the host's tools would execute, and covers sockets and FIFOs that would reach somebody outside.
@@ -413,10 +403,7 @@ func (t *tree) guardRepo(spec *Spec) (*built, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cover %s: %w", rel, err)
 		}
-		null, err := cloneTree(t.fd, "dev/null")
-		if err == nil {
-			err = attach(null, target)
-		}
+		err = layNull(t.fd, target)
 		unix.Close(target)
 		if err != nil {
 			return nil, fmt.Errorf("cover %s: %w", rel, err)
@@ -572,17 +559,7 @@ func (g *guard) over(rel string, attr uint64) {
 		return
 	}
 	defer unix.Close(target)
-	clone, err := cloneTree(target, "")
-	if err != nil {
-		fail(err)
-		return
-	}
-	if err := setAttributes(clone, attr, true); err != nil {
-		unix.Close(clone)
-		fail(err)
-		return
-	}
-	fail(attach(clone, target))
+	fail(lay(target, "", target, attr))
 }
 
 // finishRoot leaves the host's root, masks the /proc that the box's first process has mounted meanwhile, and closes the root for writing.
@@ -628,10 +605,7 @@ func closeRoot() error {
 		if err != nil {
 			return fmt.Errorf("hide /proc/%s: %w", n, err)
 		}
-		null, err := cloneTree(root, "dev/null")
-		if err == nil {
-			err = attach(null, target)
-		}
+		err = layNull(root, target)
 		unix.Close(target)
 		if err != nil {
 			return fmt.Errorf("hide /proc/%s: %w", n, err)

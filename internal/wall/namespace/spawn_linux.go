@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -123,7 +124,7 @@ func (l *list) powers(p power) {
 	}
 	var keep capData
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
-		if p == rootly && contains(rootCapabilities, c) {
+		if p == rootly && slices.Contains(rootCapabilities, c) {
 			keep[c/32].effective |= 1 << (c % 32)
 			keep[c/32].permitted |= 1 << (c % 32)
 			continue
@@ -133,15 +134,6 @@ func (l *list) powers(p power) {
 	header := &capHeader{version: unix.LINUX_CAPABILITY_VERSION_3}
 	l.hold = append(l.hold, header, &keep)
 	l.add("drop capabilities", unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&keep)))
-}
-
-func contains(s []uintptr, v uintptr) bool {
-	for _, x := range s {
-		if x == v {
-			return true
-		}
-	}
-	return false
 }
 
 type power int
