@@ -61,25 +61,15 @@ func (g *guard) mark(dir, name, content string) {
 	}
 	d := os.NewFile(uintptr(fd), dir)
 	for range 100 { // another box may be taking the file away at this moment
-		f, err := openMark(d, name, content)
-		if err != nil {
-			d.Close()
-			fail(err)
-			return
-		}
-		ours, gone, err := takeMark(f, content)
-		switch {
-		case err != nil:
-			f.Close()
-			d.Close()
-			fail(err)
-			return
-		case gone:
-			f.Close()
+		f, gone, err := openMark(d, name, content)
+		if gone {
 			continue
-		case !ours: // somebody's own: it is made read-only as it is
-			f.Close()
+		}
+		if err != nil || f == nil { // somebody's own is made read-only as it is
 			d.Close()
+			if err != nil {
+				fail(err)
+			}
 			return
 		}
 		g.markers = append(g.markers, marker{path: path.Join(g.at, dir, name), dir: d, f: f})
@@ -89,43 +79,41 @@ func (g *guard) mark(dir, name, content string) {
 	fail(errors.New("it does not stay"))
 }
 
-func openMark(d *os.File, name, content string) (*os.File, error) {
-	const flags = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	fd, err := unix.Openat(int(d.Fd()), name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|flags, 0o644)
-	if errors.Is(err, unix.EEXIST) {
-		if fd, err = unix.Openat(int(d.Fd()), name, unix.O_RDONLY|flags, 0); errors.Is(err, unix.ENOENT) {
-			fd, err = unix.Openat(int(d.Fd()), name, unix.O_CREAT|unix.O_RDWR|flags, 0o644)
-		}
-	} else if err == nil {
-		f := os.NewFile(uintptr(fd), name)
-		if _, err := f.WriteString(content); err != nil {
-			f.Close()
-			return nil, err
-		}
-		return f, nil
+// openMark opens the file, makes it if it is missing, and locks it. It returns nil where the file is somebody's own; gone says that another
+// box took it away meanwhile. A file that holds only the beginning of content is ours: another box is making it, or died doing so.
+func openMark(d *os.File, name, content string) (_ *os.File, gone bool, err error) {
+	fd, err := unix.Openat(int(d.Fd()), name, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EISDIR) {
+		return nil, false, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return os.NewFile(uintptr(fd), name), nil
+	f := os.NewFile(uintptr(fd), name)
+	gone, ours, err := takeMark(f, content)
+	if err != nil || gone || !ours {
+		f.Close()
+		return nil, gone, err
+	}
+	return f, false, nil
 }
 
-// takeMark locks the file, and tells whether it is ours and whether it was taken away meanwhile.
-func takeMark(f *os.File, content string) (ours, gone bool, err error) {
+func takeMark(f *os.File, content string) (gone, ours bool, err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		return false, true, nil
+		return true, false, nil
 	} else if err != nil {
 		return false, false, err
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return false, false, err
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return err == nil && st.Nlink == 0, false, err
 	}
 	b, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<12))
-	if err != nil {
+	if err != nil || !strings.HasPrefix(content, string(b)) {
 		return false, false, err
 	}
-	return string(b) == content && st.Mode&unix.S_IFMT == unix.S_IFREG, st.Nlink == 0, nil
+	_, err = f.WriteAt([]byte(content), 0) // the same from whoever makes it
+	return false, err == nil, err
 }
 
 // uncover lifts the mount on the marker from the keeper's own namespace, where it is in the way of taking the marker away. The box's
@@ -148,12 +136,23 @@ func (m *marker) release() {
 
 // extended tells whether git reads a config.worktree beside the config in dir (extensions.worktreeConfig, git-config(1)).
 func (g *guard) extended(dir string) bool {
+	return strings.Contains(strings.ToLower(g.config(dir)), "worktreeconfig")
+}
+
+// config reads the configuration of the git directory dir, as far as maxGitConfig. It is "" where there is none, or a link, which is told.
+func (g *guard) config(dir string) string {
 	fd, err := openBelow(g.repo, path.Join(dir, "config"), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
-		return false
+		return ""
 	}
 	f := os.NewFile(uintptr(fd), "config")
 	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
 	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
-	return err == nil && strings.Contains(strings.ToLower(string(text)), "worktreeconfig")
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }

@@ -169,3 +169,55 @@ func TestPlantedTreesMakeNoBoxStartSlowly(t *testing.T) {
 		t.Errorf("too many FIFOs: %v", err)
 	}
 }
+
+// A box that starts while another is making or taking away the marker, or after a keeper died between the two, finds it whole.
+func TestMarkerIsWholeWhoeverIsBesideIt(t *testing.T) {
+	for before, want := range map[string]struct {
+		after string
+		ours  bool
+	}{
+		"":                    {ownCommonDir, true}, // half made
+		".":                   {ownCommonDir, true},
+		ownCommonDir:          {ownCommonDir, true},
+		"../elsewhere\n":      {"../elsewhere\n", false}, // somebody's own stays
+		ownCommonDir + "more": {ownCommonDir + "more", false},
+	} {
+		dir := t.TempDir()
+		d, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := filepath.Join(dir, "commondir")
+		if err := os.WriteFile(p, []byte(before), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		f, gone, err := openMark(d, "commondir", ownCommonDir)
+		if err != nil || gone || (f != nil) != want.ours {
+			t.Errorf("%q: %v %v %v, want ours %v", before, f, gone, err, want.ours)
+		}
+		if got, err := os.ReadFile(p); err != nil || string(got) != want.after {
+			t.Errorf("%q became %q %v, want %q", before, got, err, want.after)
+		}
+		if f != nil {
+			f.Close()
+		}
+		d.Close()
+	}
+	dir := t.TempDir()
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	f, err := os.Create(filepath.Join(dir, "commondir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, gone, err := openMark(d, "commondir", ownCommonDir); !gone || err != nil {
+		t.Errorf("one that is being taken away: %v %v, want it tried again", gone, err)
+	}
+}

@@ -2,9 +2,7 @@ package namespace
 
 import (
 	"errors"
-	"io"
 	"iter"
-	"os"
 	"path"
 	"strings"
 
@@ -17,20 +15,8 @@ const maxGitConfig = 1 << 20
 // hooks makes the directory read-only that core.hooksPath names, if it lies in the repo: git on the host executes what is in there. It
 // is made if it is missing, so that a box cannot make it. Configuration that .git/config includes, and the user's own, are not read.
 func (g *guard) hooks(repo string, open func(string) bool) {
-	fd, err := openBelow(g.repo, ".git/config", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
-	if err != nil {
-		return // none, or a link, which is told already
-	}
-	f := os.NewFile(uintptr(fd), ".git/config")
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
-	if err != nil {
-		return
-	}
-	for _, p := range includedPaths(string(text), repo) {
+	text := g.config(".git")
+	for _, p := range includedPaths(text, repo) {
 		if open(p) {
 			continue
 		}
@@ -40,7 +26,7 @@ func (g *guard) hooks(repo string, open func(string) bool) {
 		}
 		g.readOnly(p)
 	}
-	for _, p := range hooksPaths(string(text), repo) {
+	for _, p := range hooksPaths(text, repo) {
 		if open(p) {
 			continue
 		}
