@@ -1,0 +1,290 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"foldyard/internal/box"
+	"foldyard/internal/box/container"
+	"foldyard/internal/host/config"
+	"foldyard/internal/host/control"
+	"foldyard/internal/host/state"
+	"foldyard/internal/machine"
+	"foldyard/internal/wall/namespace"
+)
+
+// makeVM makes a box of the machine's, and starts the machine first. Nothing but the machine is left behind on an error.
+func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q control.BoxRequest, name string) (_ *sandbox, err error) {
+	v := &s.vm
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := s.vmUp(ctx, cfg); err != nil {
+		return nil, err
+	}
+	image, err := s.vmImage(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.who(cfg)
+	if err != nil {
+		return nil, err
+	}
+	id, nonce := randomHex(4), randomHex(16)
+	rec := state.Box{
+		ID: id, Name: name, Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot,
+		Backend: cfg.Machine.Backend, Home: q.Home || !q.Oneshot, RO: q.RO,
+	}
+	l, err := s.vmPort(&rec)
+	if err != nil {
+		return nil, err
+	}
+	spec := container.Spec{
+		ID: id, Image: image, Repo: s.opt.Dir, ReadOnly: q.RO, Guarded: s.guarded(cfg), User: u.Name, Home: u.Home, KeepHome: rec.Home,
+		Root: cfg.Box.Root, Nested: cfg.Box.Nested, Engine: cfg.Box.Engine, UID: os.Geteuid(), Program: v.program,
+	}
+	if spec.Files, err = s.vmFiles(id, u, cfg); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	rec.Boot, rec.Program = v.report.BootID, v.program
+	rec.Digest = spec.Digest(v.report.Digest, v.report.Walled)
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+			s.forget(context.WithoutCancel(ctx), id, rec.Socket)
+		}
+	}()
+	if len(q.Allow) > 0 {
+		if err := s.grantBox(ctx, id, q); err != nil {
+			return nil, err
+		}
+	}
+	if err := state.WriteBox(s.opt.Project, rec); err != nil {
+		return nil, err
+	}
+	line := "starts the box's container"
+	v.step.Store(&line)
+	defer v.step.Store(nil)
+	if err := container.Start(ctx, v.host(), spec); err != nil {
+		return nil, vmError(err)
+	}
+	b, err := s.vmKeep(ctx, rec, u, l)
+	if err != nil {
+		_ = container.Stop(context.WithoutCancel(ctx), v.host(), id) // the first error is the one that counts
+		return nil, err
+	}
+	s.log.Info("box started", slog.String("box", id), slog.String("backend", rec.Backend))
+	return b, nil
+}
+
+// vmKeep serves a container that runs as the box rec.
+func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User, l *net.TCPListener) (*sandbox, error) {
+	v := &s.vm
+	k := &container.Keeper{Host: v.host(), ID: rec.ID, Nonce: rec.Nonce, Digest: rec.Digest, Proxy: l}
+	if err := k.Serve(ctx, rec.Socket); err != nil {
+		return nil, err
+	}
+	v.keepers[rec.ID] = k
+	b := s.newSandbox(rec, u)
+	b.token, b.outURL, b.table = token(rec.Nonce, v.report.BootID), v.wayOut(rec.Nonce, rec.Port), v.table
+	b.before = marks(s.opt.Dir)
+	if err := s.serve(ctx, b); err != nil {
+		k.Gone()
+		return nil, err
+	}
+	return b, nil
+}
+
+// vmPort gives the box a port of the band, and listens there.
+func (s *Supervisor) vmPort(rec *state.Box) (*net.TCPListener, error) {
+	if !rec.Oneshot && rec.Name != twinName {
+		rec.Port = s.vm.band + state.PortProxy
+		return s.bandListener(rec.Port)
+	}
+	for p := s.vm.band + state.PortOneshots; p < s.vm.band+state.PortServices; p++ {
+		if l, err := s.bandListener(p); err == nil {
+			rec.Port = p
+			return l, nil
+		}
+	}
+	return nil, &control.Error{Code: control.CodeHost, Detail: "every port for one-shot boxes is taken", Hint: "end some of them"}
+}
+
+// vmFiles are the box's files below /etc/foldyard.
+func (s *Supervisor) vmFiles(id string, u namespace.User, cfg *config.Effective) (map[string][]byte, error) {
+	files, err := box.EtcFiles(box.Identity{
+		Box: id, Project: s.opt.Project.Name, Backend: cfg.Machine.Backend, Hostname: "box", Resolver: s.vm.m.Gateway(),
+		User: box.User{Name: u.Name, UID: u.UID, GID: u.GID, Home: u.Home, Shell: u.Shell},
+	})
+	if err != nil {
+		return nil, err
+	}
+	trust, err := s.trust()
+	for p, b := range trust {
+		files[p] = b
+	}
+	return files, err
+}
+
+// guarded are the protected paths of the repo that exist: a container cannot hold back what is not there.
+func (s *Supervisor) guarded(cfg *config.Effective) []string {
+	open := map[string]bool{}
+	for _, w := range cfg.Box.Writable {
+		open[w] = true
+	}
+	root, err := os.OpenRoot(s.opt.Dir)
+	if err != nil {
+		return nil
+	}
+	defer root.Close()
+	var out []string
+	for _, p := range namespace.Protected() {
+		info, err := root.Lstat(p)
+		if err == nil && !open[p] && (info.IsDir() || info.Mode().IsRegular()) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// vmImage brings the box's image into the machine and returns its name.
+func (s *Supervisor) vmImage(ctx context.Context, cfg *config.Effective) (string, error) {
+	line := "brings the box's image into the VM"
+	s.vm.step.Store(&line)
+	switch {
+	case cfg.Box.Rootfs != "":
+		return s.vmRootfs(ctx, cfg.Box.Rootfs)
+	case cfg.Box.Image != "":
+		return cfg.Box.Image, vmError(container.Pull(ctx, s.vm.host(), cfg.Box.Image))
+	}
+	return "", &control.Error{Code: control.CodeBad, Detail: "the box has no image", Hint: `set [box] image = "…", or rootfs = "box.tar"`}
+}
+
+// vmRootfs imports an archive that lies in the repo. It is opened beneath the repo, and read twice: for its digest, and whole.
+func (s *Supervisor) vmRootfs(ctx context.Context, path string) (string, error) {
+	root, err := os.OpenRoot(s.opt.Dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	if filepath.IsAbs(path) {
+		if path, err = filepath.Rel(s.opt.Dir, path); err != nil {
+			return "", err
+		}
+	}
+	f, err := root.Open(path)
+	if err != nil {
+		return "", &control.Error{Code: control.CodeBad, Detail: "[box] rootfs: " + err.Error(), Hint: "name an archive inside the repo"}
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() || info.Size() > 64<<30 {
+		return "", &control.Error{Code: control.CodeBad, Detail: "[box] rootfs is no regular file, or over 64 GiB", Hint: "name an archive inside the repo"}
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", fmt.Errorf("read [box] rootfs: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	name, err := container.Import(ctx, s.vm.host(), f, hex.EncodeToString(sum.Sum(nil)))
+	return name, vmError(err)
+}
+
+// vmBack takes a box back that a supervisor before this one left running.
+func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error) {
+	v := &s.vm
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	cfg := s.cfg.Load()
+	if rec.Backend != cfg.Machine.Backend {
+		return nil, errors.New("the configuration names another backend by now")
+	}
+	if v.m == nil {
+		m, err := s.newMachine(ctx, rec.Backend)
+		if err != nil {
+			return nil, err
+		}
+		v.m = m
+	}
+	// A supervisor must be there at once, and a machine takes its time: what its record says holds until it was looked at.
+	if v.end == nil {
+		var err error
+		if v.band, err = s.opt.Host.Layout.Band(ctx, s.opt.Project.Name); err != nil {
+			return nil, err
+		}
+		if err := s.vmServe(); err != nil {
+			return nil, err
+		}
+		v.report = machine.Report{BootID: rec.Boot}
+		v.program = rec.Program
+	}
+	if v.report.BootID != rec.Boot {
+		return nil, errors.New("its machine has booted since")
+	}
+	l, err := s.bandListener(rec.Port)
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.who(cfg)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	b, err := s.vmKeep(ctx, rec, u, l)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	host := v.host()
+	s.serving.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), vmStopTimeout)
+		defer cancel()
+		if runs, err := container.Runs(ctx, host, rec.ID); err != nil || !runs {
+			s.log.Info("box is gone", slog.String("box", rec.ID), slog.Bool("machine_answers", err == nil))
+			s.vmForget(b)
+		}
+	})
+	return b, nil
+}
+
+// alive reports whether a box that is served is there. One that ended with its machine is given up.
+func (s *Supervisor) alive(ctx context.Context, b *sandbox) bool {
+	if !b.inVM() {
+		return true
+	}
+	s.vm.mu.Lock()
+	host := s.vm.host()
+	s.vm.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, vmStopTimeout)
+	defer cancel()
+	if runs, err := container.Runs(ctx, host, b.id); err == nil && runs {
+		return true
+	}
+	s.vmForget(b)
+	<-b.ended
+	return false
+}
+
+// vmForget gives up a box whose container, or machine, is no longer there.
+func (s *Supervisor) vmForget(b *sandbox) {
+	s.vm.mu.Lock()
+	k := s.vm.keepers[b.id]
+	delete(s.vm.keepers, b.id)
+	s.vm.mu.Unlock()
+	if k != nil {
+		k.Gone()
+	}
+}

@@ -1,0 +1,161 @@
+package namespace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// guard protects entries of a repo that is mounted already.
+type guard struct {
+	repo    int
+	at      string // where it is in the box
+	pinned  map[string]bool
+	links   []string
+	markers []marker
+	err     error
+}
+
+// gitModules bounds how many submodules and worktrees are looked at.
+const gitModules = 1000
+
+func (g *guard) protect(writable []string) {
+	open := func(p string) bool {
+		return slices.ContainsFunc(writable, func(w string) bool { return under(p, strings.TrimSuffix(path.Clean(w), "/")) })
+	}
+	g.git(".git", open)
+	if !open(".git") {
+		g.hooks(g.at, open)
+	}
+	for _, p := range Protected() {
+		if !strings.HasPrefix(p, ".git/") && !open(p) {
+			g.readOnly(p)
+		}
+	}
+}
+
+// git protects a repository's .git: a directory with all that belongs to it, or a file of one line that says where that is.
+func (g *guard) git(dir string, open func(string) bool) {
+	var st unix.Stat_t
+	if open(dir) || unix.Fstatat(g.repo, dir, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+	case unix.S_IFLNK:
+		if g.err == nil {
+			g.err = fmt.Errorf("%s is a symbolic link, which no mount keeps as it is: put a file \"gitdir: PATH\" there instead, or run with --ro", dir)
+		}
+		return
+	default:
+		g.readOnly(dir)
+		return
+	}
+	extended := g.extended(dir)
+	g.gitDir(dir, extended, open)
+	left := gitModules
+	g.modules(path.Join(dir, "modules"), &left)
+	g.worktrees(path.Join(dir, "worktrees"), extended, &left)
+}
+
+// modules protects every git directory below .git/modules, at any depth: a submodule's name may have slashes.
+func (g *guard) modules(dir string, left *int) {
+	for _, name := range g.subdirs(dir) {
+		if *left--; *left < 0 {
+			return
+		}
+		p := path.Join(dir, name)
+		var st unix.Stat_t
+		if unix.Fstatat(g.repo, path.Join(p, "HEAD"), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			g.modules(p, left)
+			continue
+		}
+		g.gitDir(p, g.extended(p), func(string) bool { return false })
+		g.modules(path.Join(p, "modules"), left)
+	}
+}
+
+func (g *guard) worktrees(dir string, extended bool, left *int) {
+	for _, name := range g.subdirs(dir) {
+		if *left--; *left < 0 {
+			return
+		}
+		if extended {
+			g.mark(path.Join(dir, name), "config.worktree", "")
+		}
+		for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
+			g.readOnly(path.Join(dir, name, n))
+		}
+	}
+}
+
+func (g *guard) subdirs(dir string) []string {
+	fd, err := openBelow(g.repo, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	entries, _ := f.ReadDir(gitModules)
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// readOnly mounts an entry read-only over itself, if it exists, and pins the directories above it: one that only holds mounts could be
+// renamed away and made anew.
+func (g *guard) readOnly(rel string) {
+	if g.err != nil {
+		return
+	}
+	var st unix.Stat_t
+	err := unix.Fstatat(g.repo, rel, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return
+	}
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		g.links = append(g.links, rel)
+		return
+	}
+	for i := range rel {
+		if rel[i] == '/' {
+			g.pin(rel[:i])
+		}
+	}
+	g.over(rel, readOnly)
+}
+
+func (g *guard) pin(dir string) {
+	if !g.pinned[dir] {
+		g.pinned[dir] = true
+		g.over(dir, plain)
+	}
+}
+
+func (g *guard) over(rel string, attr uint64) {
+	if g.err != nil {
+		return
+	}
+	fail := func(err error) {
+		if err != nil && g.err == nil {
+			g.err = fmt.Errorf("protect %s: %w", rel, err)
+		}
+	}
+	target, err := openBelow(g.repo, rel, unix.O_PATH|unix.O_NOFOLLOW)
+	if err != nil {
+		fail(err)
+		return
+	}
+	defer unix.Close(target)
+	fail(lay(target, "", target, attr))
+}
