@@ -112,7 +112,9 @@ func (f *folder) expireFolds(now time.Time, all bool, emit func(*Record)) {
 			delete(f.folds, key)
 			continue
 		}
-		open.last.DeniedTimes = open.times
+		if open.times > 1 { // one stands for itself
+			open.last.DeniedTimes = open.times
+		}
 		if f.within(&open.last, now) {
 			emit(&open.last)
 		}

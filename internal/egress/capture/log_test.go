@@ -122,6 +122,13 @@ func TestRefusalsAreFolded(t *testing.T) {
 		if d := cmp.Diff([]string{"a.test×7", "a.test×7"}, hosts(read(t, dir, Filter{Denied: true})[4:])); d != "" {
 			t.Errorf("a new burst starts with a line at once: %s", d)
 		}
+		settle(10 * time.Second)
+		l.Put(deny("b", "twice.test"))
+		l.Put(deny("b", "twice.test"))
+		settle(3 * time.Second)
+		if d := cmp.Diff([]string{"twice.test", "twice.test"}, hosts(read(t, dir, Filter{Denied: true})[6:])); d != "" {
+			t.Errorf("a line that stands for itself alone says so: %s", d)
+		}
 		if d := cmp.Diff(hosts(read(t, dir, Filter{Denied: true})), hosts(read(t, dir, Filter{Audit: true}))); d != "" {
 			t.Errorf("audit.jsonl has the refusals: %s", d)
 		}

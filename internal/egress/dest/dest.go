@@ -237,6 +237,12 @@ func (h Host) IsIP() bool { return h.addr.IsValid() }
 // Addr returns the address; it is invalid for a name.
 func (h Host) Addr() netip.Addr { return h.addr }
 
+// Loopback reports whether h is a name that is always this computer's own
+// loopback, whatever a resolver says (RFC 6761, 6.3).
+func (h Host) Loopback() bool {
+	return h.name == "localhost" || strings.HasSuffix(h.name, ".localhost")
+}
+
 // IsZero reports whether h is no host at all.
 func (h Host) IsZero() bool { return h == Host{} }
 

@@ -176,10 +176,21 @@ func toOurselves(c *net.TCPConn, to netip.Addr) bool {
 	return ok && local.AddrPort().Addr().Unmap().WithZone("") == to.Unmap().WithZone("")
 }
 
+// known returns the addresses of a host that nobody need be asked for.
+func known(h dest.Host) []netip.Addr {
+	switch {
+	case h.IsIP():
+		return []netip.Addr{h.Addr()}
+	case h.Loopback():
+		return []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	}
+	return nil
+}
+
 // resolve returns the addresses of t, asking once.
 func (d *Dialer) resolve(ctx context.Context, t dest.Target) ([]netip.Addr, error) {
-	if t.Host.IsIP() {
-		return []netip.Addr{t.Host.Addr()}, nil
+	if addrs := known(t.Host); addrs != nil {
+		return addrs, nil
 	}
 	phase, cancel := context.WithTimeout(ctx, d.lim.Resolve)
 	defer cancel()
@@ -234,7 +245,10 @@ func grantable(c dest.Class) bool {
 // Opens tells which grant opens the way to t, as far as t says so itself: one
 // that is internal, or none at all. A name may lead anywhere.
 func Opens(t dest.Target) (internal, ok bool) {
-	if !t.Host.IsIP() {
+	switch {
+	case t.Host.Loopback():
+		return true, true
+	case !t.Host.IsIP():
 		return false, true
 	}
 	c := dest.Classify(t.Host.Addr(), interfaces())

@@ -84,6 +84,7 @@ func TestLiteralsAreClassified(t *testing.T) {
 	d, n, i := world(t, Config{}, nil)
 	for s, want := range map[string]dest.Class{
 		"127.0.0.1:80": dest.ClassLoopback, "[::1]:80": dest.ClassLoopback, "[::ffff:127.0.0.1]:80": dest.ClassLoopback,
+		"localhost:80": dest.ClassLoopback, "db.localhost:80": dest.ClassLoopback, // names that no resolver is asked for
 		"169.254.169.254:80": dest.ClassMetadata, "198.18.3.4:80": dest.ClassSynthetic, "0.0.0.0:80": dest.ClassUnspecified,
 	} {
 		_, _, err := d.Dial(t.Context(), target(t, s), false)

@@ -173,13 +173,13 @@ func (d *Dialer) negotiate(ctx context.Context, c net.Conn, u *url.URL, t dest.T
 	return err
 }
 
-// toProxy connects to the proxy itself. A literal target is classified as
-// always; a name is the proxy's to resolve. The proxy's own addresses, which
+// toProxy connects to the proxy itself. A literal target or localhost is
+// classified as always; another name is the proxy's to resolve. The proxy's own addresses, which
 // the operator chose, are exempt.
 func (d *Dialer) toProxy(ctx context.Context, u *url.URL, t dest.Target, internal bool) (net.Conn, netip.AddrPort, error) {
-	if t.Host.IsIP() {
-		g := d.guard(t, internal)
-		if err := g.check(t.Host.Addr()); err != nil {
+	g := d.guard(t, internal)
+	for _, a := range known(t.Host) {
+		if err := g.check(a); err != nil {
 			return nil, netip.AddrPort{}, err
 		}
 	}

@@ -177,7 +177,7 @@ func TestUpstreamProxyLiterals(t *testing.T) {
 		t.Fatalf("control: %v", err)
 	}
 	c.Close()
-	for _, s := range []string{"169.254.169.254:80", "10.0.0.1:80", "[fd00::1]:80", "[64:ff9b::10.0.0.1]:80", "198.18.0.5:80"} {
+	for _, s := range []string{"169.254.169.254:80", "10.0.0.1:80", "[fd00::1]:80", "[64:ff9b::10.0.0.1]:80", "198.18.0.5:80", "localhost:80", "x.localhost:443"} {
 		_, _, err := d.Dial(t.Context(), target(t, s), false)
 		wantKind(t, err, KindClass)
 	}

@@ -202,7 +202,7 @@ func TestCommandsAreQuoted(t *testing.T) {
 		"a.test:443": "fy allow a.test", "a.test:80": "fy allow a.test", "a.test:22": "fy allow a.test:22",
 		"192.0.2.1:443": "fy allow 192.0.2.1", "[2001:db8::1]:443": "fy allow 2001:db8::1", "[2001:db8::1]:22": "fy allow '[2001:db8::1]:22'",
 	} {
-		if got := allowCommand(target(in)); got != want {
+		if got := AllowCommand(target(in)); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
 		if _, err := policy.ParseRule(strings.Trim(strings.TrimPrefix(want, "fy allow "), "'")); err != nil {
@@ -217,6 +217,8 @@ func TestFixForAddressesHelps(t *testing.T) {
 		"169.254.169.254:80": "fy allow 169.254.169.254:80 --internal", "10.0.0.1:443": "fy allow 10.0.0.1:443 --internal",
 		"[::1]:8080": "fy allow '[::1]:8080' --internal", "[::ffff:127.0.0.1]:80": "fy allow 127.0.0.1:80 --internal",
 		"224.0.0.1:443": "", "198.18.0.9:443": "", "0.0.0.0:80": "", "255.255.255.255:80": "",
+		"localhost:8088": "fy allow localhost:8088 --internal", "db.localhost:443": "fy allow db.localhost:443 --internal",
+		"localhost.test:443": "fy allow localhost.test", "notlocalhost:443": "fy allow notlocalhost", // control
 		"192.0.2.1:443": "fy allow 192.0.2.1", "a.test:443": "fy allow a.test", // control
 	} {
 		d := denied(policy.Decision{Reason: policy.ReasonNotGranted}, target(in))

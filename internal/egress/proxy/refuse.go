@@ -42,9 +42,9 @@ func denied(d policy.Decision, t dest.Target) *denial {
 	name := t.String()
 	switch d.Reason {
 	case policy.ReasonNotGranted:
-		out.what, out.fix = name+" is not granted", allowCommand(t)
+		out.what, out.fix = name+" is not granted", AllowCommand(t)
 	case policy.ReasonHeldTimeout:
-		out.what, out.fix = name+" is not granted, and nobody answered in time", allowCommand(t)
+		out.what, out.fix = name+" is not granted, and nobody answered in time", AllowCommand(t)
 	case policy.ReasonDeniedRule:
 		out.what, out.fix = name+" is denied by a rule", whyCommand(t)
 	case policy.ReasonMethodOrPath:
@@ -57,7 +57,7 @@ func denied(d policy.Decision, t dest.Target) *denial {
 		out.err = "http_request_error"
 	default:
 		out.reason = policy.ReasonNotGranted
-		out.what, out.fix = name+" is not granted", allowCommand(t)
+		out.what, out.fix = name+" is not granted", AllowCommand(t)
 	}
 	return out
 }
@@ -93,22 +93,24 @@ func cutText(s string) string {
 	return s
 }
 
-// allowCommand is the command that permits t, "" when none does.
-func allowCommand(t dest.Target) string {
+// AllowCommand is the command that permits t, "" when none does.
+func AllowCommand(t dest.Target) string {
 	switch internal, ok := dialer.Opens(t); {
 	case !ok:
 		return ""
 	case internal:
-		return internalCommand(t)
+		return InternalCommand(t)
 	}
-	return "fy allow " + quote(ruleFor(t))
+	return "fy allow " + quote(RuleFor(t))
 }
 
-func internalCommand(t dest.Target) string { return "fy allow " + quote(t.String()) + " --internal" }
+// InternalCommand is the command that permits t wherever it leads.
+func InternalCommand(t dest.Target) string { return "fy allow " + quote(t.String()) + " --internal" }
 
-func whyCommand(t dest.Target) string { return "fy why " + quote(ruleFor(t)) }
+func whyCommand(t dest.Target) string { return "fy why " + quote(RuleFor(t)) }
 
-func ruleFor(t dest.Target) string {
+// RuleFor is the narrowest plain rule that permits t.
+func RuleFor(t dest.Target) string {
 	if t.Port == 443 || t.Port == 80 {
 		return t.Host.String()
 	}

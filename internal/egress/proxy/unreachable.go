@@ -44,7 +44,7 @@ func (e *Engine) unreachable(err error, t dest.Target) *denial {
 		d.status, d.reason, d.err = http.StatusForbidden, policy.ReasonAddressClass, "destination_ip_prohibited"
 		d.what = name + " is at an address that is not public"
 		if !de.Never() {
-			d.fix = internalCommand(t)
+			d.fix = InternalCommand(t)
 		} else {
 			d.fix = "" // no grant does
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/control"
 )
 
@@ -145,20 +146,12 @@ func (a *asks) rows() []control.Ask {
 		if len(process) == 0 {
 			process = json.RawMessage("null")
 		}
-		out = append(out, control.Ask{ID: e.id, Host: k.Host.String(), Port: k.Port, Rule: ruleFor(k), Process: process, Since: e.since.UTC(), Count: e.count, Held: e.held > 0})
+		out = append(out, control.Ask{ID: e.id, Host: k.Host.String(), Port: k.Port, Rule: proxy.RuleFor(k), Process: process, Since: e.since.UTC(), Count: e.count, Held: e.held > 0})
 	}
 	slices.SortFunc(out, func(x, y control.Ask) int {
 		return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.ID, y.ID))
 	})
 	return out
-}
-
-// ruleFor is the narrowest plain rule that permits a target.
-func ruleFor(t dest.Target) string {
-	if t.Port == 443 || t.Port == 80 {
-		return t.Host.String()
-	}
-	return t.String()
 }
 
 // settle tells whether the policy in force settles what an ask is about, and whether a rule did.
@@ -177,7 +170,7 @@ func (s *Supervisor) Answer(ctx context.Context, id string, a control.Answer) (c
 		return control.Changed{}, &control.Error{Code: control.CodeNotFound, Detail: fmt.Sprintf("no ask %q waits for an answer", id), Hint: "fy asks lists what does"}
 	}
 	q := a.RuleRequest
-	q.Rules = []string{ruleFor(k)}
+	q.Rules = []string{proxy.RuleFor(k)}
 	origin := "fy ask allow"
 	if !a.Allow {
 		origin = "fy ask deny"

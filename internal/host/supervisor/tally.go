@@ -13,6 +13,7 @@ import (
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/policy"
+	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/control"
 )
 
@@ -80,7 +81,7 @@ func (s *Supervisor) record(r *capture.Record) {
 		}
 	case capture.VerdictWouldDeny:
 		if t, ok := target(r); ok {
-			s.counts.learn(ruleFor(t))
+			s.counts.learn(proxy.RuleFor(t))
 		}
 	case capture.VerdictDeny:
 		if t, ok := target(r); ok && askable(r) {
@@ -172,30 +173,15 @@ func (t *tally) refused(r *capture.Record) {
 func fixOf(t dest.Target, r *capture.Record) string {
 	switch {
 	case askable(r):
-		return allowFor(t)
+		return proxy.AllowCommand(t)
 	case r.Reason == string(policy.ReasonDeniedRule) && r.Rule != "":
 		return "fy revoke " + control.ShellQuote(r.Rule)
 	case r.Reason == string(policy.ReasonAddressClass):
 		if _, ok := dialer.Opens(t); ok && !dialer.NeverText(r.Error) {
-			return internalFor(t)
+			return proxy.InternalCommand(t)
 		}
 	}
 	return ""
-}
-
-// allowFor is the command that permits t, "" when none does.
-func allowFor(t dest.Target) string {
-	switch internal, ok := dialer.Opens(t); {
-	case !ok:
-		return ""
-	case internal:
-		return internalFor(t)
-	}
-	return "fy allow " + ruleFor(t)
-}
-
-func internalFor(t dest.Target) string {
-	return "fy allow --internal " + control.ShellQuote(t.String())
 }
 
 func (t *tally) rows() []control.Refusal {

@@ -29,7 +29,7 @@ func TestTallyFoldsAndNamesTheFix(t *testing.T) {
 		{Host: "a.test", Port: 443, Reason: "misaligned", Count: 1},
 		{Host: "b.test", Port: 5432, Reason: "not_granted", Count: 1, Fix: "fy allow b.test:5432"},
 		{Host: "d.test", Port: 443, Reason: "denied_rule", Count: 1, Fix: "fy revoke 'GET d.test/x y*'"},
-		{Host: "loop.test", Port: 8080, Reason: "address_class", Count: 1, Fix: "fy allow --internal loop.test:8080"},
+		{Host: "loop.test", Port: 8080, Reason: "address_class", Count: 1, Fix: "fy allow loop.test:8080 --internal"},
 		{Host: "x$(id).test", Port: 443, Reason: "bad_target", Count: 1},
 	}
 	if d := cmp.Diff(want, b.rows()); d != "" {
@@ -53,15 +53,15 @@ func TestFixForAddressesHelps(t *testing.T) {
 		r    *capture.Record
 		want string
 	}{
-		{denied("169.254.169.254", 80, "not_granted"), "fy allow --internal 169.254.169.254:80"},
-		{denied("127.0.0.1", 5432, "not_granted"), "fy allow --internal 127.0.0.1:5432"},
-		{denied("fe80::1", 443, "not_granted"), "fy allow --internal '[fe80::1]:443'"},
+		{denied("169.254.169.254", 80, "not_granted"), "fy allow 169.254.169.254:80 --internal"},
+		{denied("127.0.0.1", 5432, "not_granted"), "fy allow 127.0.0.1:5432 --internal"},
+		{denied("fe80::1", 443, "not_granted"), "fy allow '[fe80::1]:443' --internal"},
 		{denied("224.0.0.1", 443, "not_granted"), ""},
 		{denied("198.18.0.7", 443, "not_granted"), ""},
 		{denied("0.0.0.0", 443, "address_class"), ""},
-		{denied("10.0.0.1", 443, "address_class"), "fy allow --internal 10.0.0.1:443"},
+		{denied("10.0.0.1", 443, "address_class"), "fy allow 10.0.0.1:443 --internal"},
 		{multicast, ""},
-		{private, "fy allow --internal p.test:443"},
+		{private, "fy allow p.test:443 --internal"},
 		{denied("192.0.2.1", 443, "not_granted"), "fy allow 192.0.2.1"}, // control
 		{denied("a.test", 443, "not_granted"), "fy allow a.test"},       // control
 	} {

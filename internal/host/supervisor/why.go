@@ -9,6 +9,7 @@ import (
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/policy"
+	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
 )
@@ -40,7 +41,7 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 		out.Fix = "fy revoke " + control.ShellQuote(d.Rule)
 		out.Mode = how(d)
 	case d.Verdict == policy.WouldDeny:
-		out.Fix = allowFor(pq.Target)
+		out.Fix = proxy.AllowCommand(pq.Target)
 		out.Mode = how(d)
 		out.Note = "the allowlist does not enforce now: fy enforce on"
 	case d.Reason == policy.ReasonDeniedRule:
@@ -51,14 +52,14 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 			out.Note = f.Error()
 		}
 	default:
-		out.Fix = allowFor(pq.Target)
+		out.Fix = proxy.AllowCommand(pq.Target)
 	}
 	if d.Verdict.Permits() && !d.Internal {
 		switch internal, ok := dialer.Opens(pq.Target); {
 		case !ok:
 			out.Note = join(out.Note, "refused all the same when it is dialled: no grant opens an address of this kind")
 		case internal:
-			out.Note = join(out.Note, "refused all the same when it is dialled: the address is not public, and only "+internalFor(pq.Target)+" opens it")
+			out.Note = join(out.Note, "refused all the same when it is dialled: the address is not public, and only "+proxy.InternalCommand(pq.Target)+" opens it")
 		}
 	}
 	if d.Verdict.Permits() && s.proxied(pq.Target) {

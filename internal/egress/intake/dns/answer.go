@@ -120,7 +120,7 @@ func (s *Server) answer(r *reply, q *dnsmessage.Question) {
 		return // HTTPS, SVCB, MX, TXT …: the name is there, and has none
 	}
 	v4, v6 := netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()
-	if !under(h.Name(), "localhost") {
+	if !h.Loopback() {
 		var ok bool
 		if v4, v6, ok = s.assign(h); !ok {
 			r.header.RCode = dnsmessage.RCodeServerFailure
