@@ -24,14 +24,13 @@ func (a *app) ca() *cobra.Command {
 		return auth, dir, err
 	}
 	c.AddCommand(
-		&cobra.Command{Use: "path", Short: "Print where it is", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		a.jsonFlag(&cobra.Command{Use: "path", Short: "Print where it is", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 			_, dir, err := load()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(a.Stdout, filepath.Join(dir, "ca.pem"))
-			return nil
-		}},
+			return a.printPath(filepath.Join(dir, "ca.pem"))
+		}}),
 		&cobra.Command{Use: "pem", Short: "Print it", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 			auth, _, err := load()
 			if err != nil {

@@ -215,6 +215,15 @@ func (a *app) printJSON(v any) error {
 	return err
 }
 
+// printPath writes a path to stdout, as what it is or as JSON.
+func (a *app) printPath(path string) error {
+	if a.json {
+		return a.printJSON(map[string]string{"path": path})
+	}
+	_, err := fmt.Fprintln(a.Stdout, path)
+	return err
+}
+
 // say writes progress to stderr.
 func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, "fy: %s\n", block(fmt.Sprintf(format, args...)))

@@ -11,17 +11,16 @@ func (a *app) home() *cobra.Command {
 		Use: "home", Short: "The kept home of the project's box", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return usagef("want fy home path or fy home reset") },
 	}
-	path := &cobra.Command{
+	path := a.jsonFlag(&cobra.Command{
 		Use: "path", Short: "Print where it is", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := a.project()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(a.Stdout, p.checkout.Project.Home())
-			return nil
+			return a.printPath(p.checkout.Project.Home())
 		},
-	}
+	})
 	reset := &cobra.Command{
 		Use: "reset", Short: "Empty it", Args: cobra.NoArgs,
 		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
