@@ -1,6 +1,7 @@
 package config
 
 import (
+	_ "embed"
 	"encoding/json"
 	"net/url"
 	"os"
@@ -11,13 +12,48 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pelletier/go-toml/v2"
+
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/state"
 )
 
 // The hosts that package clients use are read from the clients' own
 // configuration, in the operator's home and below /etc, never in the project.
-// foldyard knows no registry by name.
+// foldyard knows no registry by name. Other hosts that a bundle wants are data.
+
+//go:embed bundles.toml
+var bundlesFile []byte
+
+// bundled is an entry of bundles.toml.
+type bundled struct {
+	Bundle string         `toml:"bundle"`
+	Host   string         `toml:"host"`
+	What   string         `toml:"what"`
+	Source string         `toml:"source"` // who says so
+	Read   toml.LocalDate `toml:"read"`   // when that was read
+}
+
+func allBundled() ([]bundled, error) {
+	var f struct {
+		Host []bundled `toml:"host"`
+	}
+	err := toml.Unmarshal(bundlesFile, &f)
+	return f.Host, err
+}
+
+// bundledHosts returns what bundles.toml has for a bundle. It was read by a test:
+// a fault in it can only leave hosts out.
+func bundledHosts(bundle string) []string {
+	all, _ := allBundled()
+	var out []string
+	for _, b := range all {
+		if b.Bundle == bundle {
+			out = append(out, b.Host)
+		}
+	}
+	return out
+}
 
 const maxClientFile = 1 << 20
 
@@ -124,7 +160,45 @@ func (h Host) jvmHosts() []string {
 	for _, m := range xmlURL().FindAllStringSubmatch(read(h.inHome(".m2/settings.xml")), -1) {
 		urls = append(urls, m[1])
 	}
-	return hostsOf(urls)
+	return append(hostsOf(urls), bundledHosts("@jvm")...)
+}
+
+// containerHosts are the registries and mirrors that engines know, and where
+// their layers lie.
+func (h Host) containerHosts() []string {
+	var daemon struct {
+		Mirrors []string `json:"registry-mirrors"`
+	}
+	if json.Unmarshal([]byte(read("/etc/docker/daemon.json")), &daemon) != nil {
+		daemon.Mirrors = nil
+	}
+	urls := daemon.Mirrors
+	type location struct {
+		Location string `toml:"location"`
+	}
+	for _, path := range []string{h.inHome(".config/containers/registries.conf"), "/etc/containers/registries.conf"} {
+		var f struct {
+			Registry []struct {
+				location
+				Mirror []location `toml:"mirror"`
+			} `toml:"registry"`
+			Search []string `toml:"unqualified-search-registries"`
+		}
+		if toml.Unmarshal([]byte(read(path)), &f) != nil {
+			continue
+		}
+		places := f.Search
+		for _, r := range f.Registry {
+			places = append(places, r.Location)
+			for _, m := range r.Mirror {
+				places = append(places, m.Location)
+			}
+		}
+		for _, p := range places {
+			urls = append(urls, "https://"+p)
+		}
+	}
+	return slices.Concat(h.dockerHosts(), hostsOf(urls), bundledHosts("@containers"))
 }
 
 // presetHosts returns the hosts of the presets that inject has none for: the

@@ -217,7 +217,7 @@ func (c *checker) mount(m *Mount, key string) {
 }
 
 // Bundles are the names that passthrough knows.
-var bundleNames = []string{"@apt", "@go", "@jvm", "@npm"}
+var bundleNames = []string{"@apt", "@containers", "@go", "@jvm", "@npm"}
 
 func (c *checker) proxy(p *Proxy) {
 	var tunnels []policy.Rule

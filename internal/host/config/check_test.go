@@ -297,7 +297,7 @@ func TestProxy(t *testing.T) {
 		{name: "recommend all", repo: `proxy.recommend = ["*"]`, want: []string{"1:20: proxy.recommend[0]"}},
 		{name: "passthrough", repo: `proxy.passthrough = ["*.mirror.example.com", "a.test:8443", "10.0.0.0/8"]`},
 		{name: "passthrough with a path", repo: `proxy.passthrough = ["a.test/x", "GET a.test"]`, want: []string{"path or a method", "path or a method"}},
-		{name: "unknown bundle", repo: `proxy.passthrough = ["@all"]`, want: []string{"unknown bundle \"@all\"; known are @apt, @go, @jvm, @npm"}},
+		{name: "unknown bundle", repo: `proxy.passthrough = ["@all"]`, want: []string{"unknown bundle \"@all\"; known are @apt, @containers, @go, @jvm, @npm"}},
 		{name: "path rule on a tunnelled host", repo: "[proxy]\npassthrough = [\"*.test\"]\nrecommend = [\"a.test/x/*\"]\n", want: []string{"passthrough *.test forbids to decrypt"}},
 		{name: "enforce", repo: `proxy.enforce = "learn"`},
 		{name: "enforce by a word", repo: `proxy.enforce = "off"`, want: []string{`proxy.enforce: want true, false or "learn", got "off"`}},

@@ -82,7 +82,7 @@ type Box struct {
 type Proxy struct {
 	Enforce     Enforce       `toml:"enforce" old:"default_deny" doc:"true, false or \"learn\": the first value of a new project, then the store decides."`
 	Recommend   []Recommended `toml:"recommend" doc:"Hosts the project needs. Asks; grants nothing."`
-	Passthrough []string      `toml:"passthrough" doc:"Hosts that are tunnelled without decryption, or @apt, @npm, @go, @jvm."`
+	Passthrough []string      `toml:"passthrough" doc:"Hosts that are tunnelled without decryption, or @apt, @containers, @go, @jvm, @npm."`
 	Ask         string        `toml:"ask" enum:"refuse,hold" doc:"refuse at once, or hold a refused request until the operator answers."`
 	AskTimeout  ShortDuration `toml:"ask_timeout" doc:"How long a request is held."`
 }

@@ -464,26 +464,6 @@ func TestTextIsEscaped(t *testing.T) {
 	}
 }
 
-func TestBundlesComeFromTheHost(t *testing.T) {
-	w := newWorld(t)
-	w.env["GOPROXY"] = "https://go.mirror.test|direct"
-	w.write(filepath.Join(w.env["HOME"], ".npmrc"), "registry=https://npm.mirror.test/x/\n@corp:registry = \"https://corp.test:8443/\"\n//npm.mirror.test/:_authToken=s3cret\n")
-	w.write(filepath.Join(w.dir, ".npmrc"), "registry=https://evil.test/\n")
-	w.repo(`proxy.passthrough = ["@npm", "@go", "a.test", "@jvm"]`)
-	c := w.adopt()
-	w.env["GOPROXY"] = "https://later.test" // expanded at adoption, once
-	e, err := w.Load(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := strings.Join(e.Tunnels, " "), "a.test corp.test:8443 go.mirror.test npm.mirror.test"; got != want {
-		t.Errorf("tunnels %q, want %q", got, want)
-	}
-	if e, err = w.Check(c); err != nil || !strings.Contains(e.Warnings.Error(), "@jvm expands to nothing") {
-		t.Errorf("warnings %v, %v", e.Warnings, err)
-	}
-}
-
 func TestOperatorFileModes(t *testing.T) {
 	w := newWorld(t)
 	w.operator("[log]\nkeep = 3\n")

@@ -126,9 +126,9 @@ func expand(passthrough []string, bundles map[string][]string) []string {
 }
 
 // bundles expands the @names in list from the clients' own configuration on
-// this computer. A name that expands to nothing is in the result all the same.
+// this computer and from bundles.toml. A name that expands to nothing is in the result all the same.
 func (h Host) bundles(list []string) map[string][]string {
-	all := map[string]func() []string{"@apt": h.aptHosts, "@go": h.goHosts, "@jvm": h.jvmHosts, "@npm": h.npmHosts}
+	all := map[string]func() []string{"@apt": h.aptHosts, "@containers": h.containerHosts, "@go": h.goHosts, "@jvm": h.jvmHosts, "@npm": h.npmHosts}
 	out := map[string][]string{}
 	for _, s := range list {
 		if read, ok := all[s]; ok && out[s] == nil {
