@@ -13,7 +13,8 @@ const (
 	Dir        = "/etc/foldyard"
 	MarkerPath = Dir + "/box"
 	CAPath     = Dir + "/ca.pem"     // our CA alone
-	BundlePath = Dir + "/bundle.pem" // the system's roots and ours
+	ExtraPath  = Dir + "/extra.pem"  // ours and the operator's own, for clients that add to roots built into them
+	BundlePath = Dir + "/bundle.pem" // the system's roots, the operator's own and ours
 	JavaPath   = Dir + "/trust.jks"  // the same as a Java trust store
 )
 

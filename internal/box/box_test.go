@@ -60,6 +60,9 @@ func TestEnvironmentIsMadeFromNothing(t *testing.T) {
 			t.Errorf("missing %s in %q", want, env)
 		}
 	}
+	if with := Environment(Options{ExtraCA: true}); !slices.Contains(with, "NODE_EXTRA_CA_CERTS=/etc/foldyard/extra.pem") {
+		t.Errorf("Node is not told of the operator's authorities: %q", with)
+	}
 	all := strings.Join(env, "\n")
 	for _, bad := range []string{"canary", "evil", "_PROXY=http://127.0.0.1:3128\nHTTP", "LANG=", "NUL=", "A=B", "HTTPS_PROXY", "\x00"} {
 		if strings.Contains(all, bad) {
@@ -210,31 +213,36 @@ func TestPasswdNamesEachNumberOnce(t *testing.T) {
 }
 
 func TestBundleHoldsSystemRootsAndOurs(t *testing.T) {
-	ca, root := testCA(t, "ours"), testCA(t, "system")
-	files, err := TrustFiles(ca, root)
+	ca, root, own := testCA(t, "ours"), testCA(t, "system"), testCA(t, "the operator's")
+	files, err := TrustFiles(ca, root, own)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(files[CAPath], ca) {
 		t.Error("ca.pem is not the CA alone")
 	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(files[BundlePath])
-	wanted := x509.NewCertPool()
-	wanted.AppendCertsFromPEM(root)
-	wanted.AppendCertsFromPEM(ca)
-	if !pool.Equal(wanted) {
+	pool := func(pems ...[]byte) *x509.CertPool {
+		out := x509.NewCertPool()
+		for _, p := range pems {
+			out.AppendCertsFromPEM(p)
+		}
+		return out
+	}
+	if !pool(files[ExtraPath]).Equal(pool(own, ca)) {
+		t.Error("extra.pem is not the operator's and ours")
+	}
+	if !pool(files[BundlePath]).Equal(pool(root, own, ca)) {
 		t.Error("the bundle does not hold both")
 	}
 	// A bundle without a last newline must not run into our first line.
-	files, err = TrustFiles(ca, bytes.TrimSpace(root))
+	files, err = TrustFiles(ca, bytes.TrimSpace(root), bytes.TrimSpace(own))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(files[BundlePath], []byte("----------")) {
 		t.Error("two PEM lines run together")
 	}
-	if _, err := TrustFiles([]byte("no pem"), root); err == nil {
+	if _, err := TrustFiles([]byte("no pem"), root, nil); err == nil {
 		t.Error("a CA that is no certificate was accepted")
 	}
 }

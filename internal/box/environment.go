@@ -26,6 +26,10 @@ type Options struct {
 	// ProxyVariables also sets HTTP_PROXY and its family to it.
 	ProxyVariables bool
 
+	// ExtraCA says that the operator has authorities of their own, which
+	// clients with roots built in are told of too.
+	ExtraCA bool
+
 	// Dummies are the stand-ins for secrets. They win over everything but
 	// foldyard's own names.
 	Dummies map[string]string
@@ -134,6 +138,9 @@ func own(env map[string]string, o Options) {
 	env["FY_BOX"] = o.ID
 	env["IN_DEVBOX"] = "1"
 	env["NODE_EXTRA_CA_CERTS"] = CAPath
+	if o.ExtraCA {
+		env["NODE_EXTRA_CA_CERTS"] = ExtraPath
+	}
 	for _, name := range bundleNames() {
 		env[name] = BundlePath
 	}

@@ -126,18 +126,26 @@ func Resolv(resolver netip.Addr) []byte {
 }
 
 // TrustFiles returns the certificate files of a box by absolute path: our CA,
-// the bundle of the system's roots (and the operator's own, if any) with ours
-// at the end, and the same for Java. The result may be shared by all boxes.
-func TrustFiles(ca, roots []byte) (map[string][]byte, error) {
+// the bundle of the system's roots and the operator's own with ours at the end,
+// the same for Java, and those but the system's. The result may be shared by
+// all boxes.
+func TrustFiles(ca, system, own []byte) (map[string][]byte, error) {
 	if block, _ := pem.Decode(ca); block == nil || block.Type != "CERTIFICATE" {
 		return nil, fmt.Errorf("the CA is no PEM certificate")
 	}
-	bundle := bytes.TrimRight(roots, "\n")
-	if len(bundle) > 0 {
-		bundle = append(bytes.Clone(bundle), '\n')
+	bundle := lines(system, own, ca)
+	return map[string][]byte{CAPath: ca, BundlePath: bundle, JavaPath: JavaTrustStore(bundle), ExtraPath: lines(own, ca)}, nil
+}
+
+// lines joins texts, so that each begins a line.
+func lines(texts ...[]byte) []byte {
+	var out []byte
+	for _, t := range texts {
+		if t = bytes.TrimRight(t, "\n"); len(t) > 0 {
+			out = append(append(out, t...), '\n')
+		}
 	}
-	bundle = append(bundle, ca...)
-	return map[string][]byte{CAPath: ca, BundlePath: bundle, JavaPath: JavaTrustStore(bundle)}, nil
+	return out
 }
 
 // SystemStores are the places where distributions keep the system's roots as

@@ -158,7 +158,7 @@ func (s *Supervisor) trustFiles() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return box.TrustFiles(s.authority.PEM(), ca.Bundle(system, extra...))
+	return box.TrustFiles(s.authority.PEM(), ca.Bundle(system), ca.Bundle(nil, extra...))
 }
 
 // bootID names this boot of the host, "" where there is no such thing.

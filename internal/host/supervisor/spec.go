@@ -156,5 +156,6 @@ func (s *Supervisor) environment(b *sandbox, env, term []string) ([]string, erro
 		ID: b.id, User: b.user.Name, Home: b.user.Home, Shell: b.user.Shell,
 		Operator: func(name string) string { return operator[name] },
 		Config:   cfg.Box.Env, Named: given, ProxyVariables: cfg.Box.ProxyEnv || b.outURL != "", Dummies: cfg.Dummies(), Proxy: b.outURL,
+		ExtraCA: len(cfg.Upstream.CA) > 0,
 	}), nil
 }

@@ -36,8 +36,16 @@ func allSites(dir string) (map[string]http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	wheels, err := pipSite()
+	if err != nil {
+		return nil, err
+	}
+	crates, err := cargoSite()
+	if err != nil {
+		return nil, err
+	}
 	return map[string]http.Handler{
-		"web.test": web(), "grpc.test": grpc(), "git.test": gitSite(dir), "npm.test": npm, "go.test": mods, "apt.test": debs,
+		"web.test": web(), "grpc.test": grpc(), "git.test": gitSite(dir), "npm.test": npm, "go.test": mods, "apt.test": debs, "pip.test": wheels, "cargo.test": crates,
 	}, nil
 }
 
@@ -73,6 +81,22 @@ func tarball(entries ...entry) ([]byte, error) {
 	}
 	if err := w.Close(); err != nil {
 		return nil, err
+	}
+	err := z.Close()
+	return buf.Bytes(), err
+}
+
+func zipped(entries ...entry) ([]byte, error) {
+	var buf bytes.Buffer
+	z := zip.NewWriter(&buf)
+	for _, e := range entries {
+		w, err := z.Create(e.name)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write([]byte(e.text)); err != nil {
+			return nil, err
+		}
 	}
 	err := z.Close()
 	return buf.Bytes(), err
@@ -165,23 +189,16 @@ func moduleSite() (files, error) {
 	out := files{}
 	for i := range modules {
 		mod := fmt.Sprintf("mod.test/m%d", i)
-		var buf bytes.Buffer
-		z := zip.NewWriter(&buf)
 		goMod := "module " + mod + "\n\ngo 1.24\n"
-		for _, e := range []entry{{"go.mod", goMod}, {"m.go", fmt.Sprintf("package m%d\n\nconst N = %d\n", i, i)}} {
-			w, err := z.Create(mod + "@v1.0.0/" + e.name)
-			if err != nil {
-				return nil, err
-			}
-			if _, err := w.Write([]byte(e.text)); err != nil {
-				return nil, err
-			}
-		}
-		if err := z.Close(); err != nil {
+		data, err := zipped(
+			entry{mod + "@v1.0.0/go.mod", goMod},
+			entry{mod + "@v1.0.0/m.go", fmt.Sprintf("package m%d\n\nconst N = %d\n", i, i)},
+		)
+		if err != nil {
 			return nil, err
 		}
 		at := "/" + mod + "/@v/v1.0.0"
-		out[at+".zip"], out[at+".mod"], out[at+".info"] = buf.Bytes(), []byte(goMod), []byte(`{"Version":"v1.0.0"}`)
+		out[at+".zip"], out[at+".mod"], out[at+".info"] = data, []byte(goMod), []byte(`{"Version":"v1.0.0"}`)
 	}
 	return out, nil
 }
