@@ -75,7 +75,7 @@ func (c *checker) few(key string, n int) bool {
 	return n <= maxEntries
 }
 
-var digestRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-f]{64}$`) })
+var digestRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`) })
 
 func (c *checker) machine(m *Machine) {
 	if m.Backend == "" {
@@ -117,9 +117,9 @@ func (c *checker) machine(m *Machine) {
 	}
 	switch {
 	case c.set("machine.image") && !c.set("machine.digest"):
-		c.bad("machine.image", `wants digest = "sha256:…" too`)
+		c.bad("machine.image", `wants digest = "sha256:…" or "sha512:…" too`)
 	case c.set("machine.digest") && !digestRE().MatchString(m.Digest):
-		c.bad("machine.digest", `want "sha256:" and 64 hexadecimal digits, got %s`, quote(m.Digest))
+		c.bad("machine.digest", `want "sha256:" and 64 hexadecimal digits, or "sha512:" and 128, got %s`, quote(m.Digest))
 	}
 	for _, key := range []string{"machine.digest", "machine.kernel", "machine.initrd"} {
 		if c.set(key) && !c.set("machine.image") {

@@ -58,7 +58,7 @@ type Machine struct {
 	Memory       Size   `toml:"memory" doc:"Memory of the VM. lima and podman."`
 	Disk         Size   `toml:"disk" doc:"Disk of the VM. lima and podman."`
 	Image        string `toml:"image" doc:"Disk image of the VM: an https URL or a path. Wants digest."`
-	Digest       string `toml:"digest" doc:"Digest of image: sha256:… ."`
+	Digest       string `toml:"digest" doc:"Digest of image: sha256:… or sha512:… ."`
 	Kernel       string `toml:"kernel" doc:"Kernel to boot image with."`
 	Initrd       string `toml:"initrd" doc:"Initial RAM disk to boot image with."`
 }

@@ -21,7 +21,7 @@ const marker = "# foldyard machine: made by fy, rewritten by fy up\n"
 // cmdline boots a kernel that is given beside the image: the image's root has the label rootfs.
 const cmdline = "root=LABEL=rootfs ro console=ttyS0 net.ifnames=0 mitigations=off quiet audit=0"
 
-var digestRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^sha256:[0-9a-f]{64}$`) })
+var digestRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`) })
 
 // platform is what the rendering must know of the host.
 type platform struct{ goos, goarch string }
@@ -33,6 +33,11 @@ func (p platform) arch() string {
 	return "x86_64"
 }
 
+// guestOf is the firewall of a machine.
+func guestOf(s machine.Spec) ruleset.Guest {
+	return ruleset.Guest{Gateway: gateway(), Services: ruleset.Ports{First: s.Band, Last: s.Band + uint16(s.Services) - 1}, DNS: s.DNS}
+}
+
 // render returns an instance's configuration, byte for byte, and the digest of the boot script in it.
 func (p platform) render(s machine.Spec) (config, digest string, err error) {
 	if err := s.Check(); err != nil {
@@ -42,11 +47,9 @@ func (p platform) render(s machine.Spec) (config, digest string, err error) {
 		return "", "", &machine.Error{Detail: "no image for the VM", Fix: `set [machine] image and digest: a Debian or Fedora cloud image with podman and nftables, and its sha256`}
 	}
 	if !digestRE().MatchString(s.Digest) {
-		return "", "", &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits`}
+		return "", "", &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits, or sha512: and 128`}
 	}
-	boot := ruleset.Boot{User: machine.User, UID: s.UID, CA: s.CA, Firewall: s.Firewall, Guest: ruleset.Guest{
-		Gateway: gateway(), Services: ruleset.Ports{First: s.Band, Last: s.Band + uint16(s.Services) - 1}, DNS: s.DNS,
-	}}
+	boot := ruleset.Boot{User: machine.User, UID: s.UID, CA: s.CA, Firewall: s.Firewall, Guest: guestOf(s)}
 	script, digest, err := boot.Script()
 	if err != nil {
 		return "", "", err

@@ -8,14 +8,11 @@ package lima
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -24,7 +21,6 @@ import (
 	"time"
 
 	"foldyard/internal/machine"
-	"foldyard/internal/wall/ruleset"
 )
 
 // Versions of limactl that this drives: from 2.1 on, before 2.3.
@@ -56,6 +52,7 @@ type Driver struct {
 	opt     Options
 	limactl string
 	p       platform
+	free    func(dir string) (int64, error)
 }
 
 var _ machine.Machine = (*Driver)(nil)
@@ -67,7 +64,7 @@ const maxHome = 104 - len("/ssh.sock.1234567890123456")
 
 // New looks whether this computer can run Lima at all. Errors are *machine.Error.
 func New(ctx context.Context, opt Options) (*Driver, error) {
-	d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}}
+	d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes}
 	if opt.UID == 0 {
 		return nil, &machine.Error{Detail: "Lima does not run as root", Fix: "run fy as an ordinary user"}
 	}
@@ -129,108 +126,20 @@ func (d *Driver) dir() string        { return filepath.Join(d.opt.Home, d.opt.In
 func (d *Driver) configPath() string { return filepath.Join(d.dir(), "lima.yaml") }
 func (d *Driver) sshConfig() string  { return filepath.Join(d.dir(), "ssh.config") }
 
-// environment is what limactl gets: nothing of the operator's but what it needs to find programs and itself.
-func (d *Driver) environment() []string {
-	env := []string{"LIMA_HOME=" + d.opt.Home}
-	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "QEMU_SYSTEM_X86_64", "QEMU_SYSTEM_AARCH64"} {
-		if v := d.opt.Getenv(name); v != "" {
-			env = append(env, name+"="+v)
-		}
-	}
-	return append(env, "LC_ALL=C", "LIMA_SSH_OVER_VSOCK=false")
-}
-
-func (d *Driver) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, d.limactl, args...)
-	cmd.Env = d.environment()
-	cmd.Dir = "/"
-	cmd.WaitDelay = 5 * time.Second
-	return cmd
-}
-
-// say drops what nobody wants to hear.
-func sayer(say func(string)) func(string) {
-	if say == nil {
-		return func(string) {}
-	}
-	return say
-}
-
-// limactl runs one of its verbs and passes on what it logs, without colours.
-func (d *Driver) run(ctx context.Context, say func(string), args ...string) error {
-	cmd := d.command(ctx, append([]string{"--tty=false", "--log-format=json"}, args...)...)
-	pr, pw := io.Pipe()
-	cmd.Stdout, cmd.Stderr = io.Discard, pw
-	var last, fault string
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		dec := json.NewDecoder(pr)
-		for {
-			var line struct{ Level, Msg string }
-			if err := dec.Decode(&line); err != nil {
-				_, _ = io.Copy(io.Discard, pr) // it must not block
-				return
-			}
-			last = line.Msg
-			if line.Level == "fatal" || line.Level == "error" {
-				fault = line.Msg
-			}
-			msg := strings.TrimPrefix(line.Msg, "[hostagent] ")
-			if line.Level == "info" && len(msg) < 200 && !strings.HasPrefix(msg, "Time sync") {
-				say(msg)
-			}
-		}
-	}()
-	err := cmd.Run()
-	_ = pw.Close() // never fails
-	<-done
-	if err == nil {
-		return nil
-	}
-	if fault == "" {
-		fault = last
-	}
-	return fmt.Errorf("limactl %s: %w: %s", args[0], err, clip(fault))
-}
-
-func clip(s string) string {
-	s = strings.ToValidUTF8(strings.TrimSpace(s), "?")
-	if len(s) > 600 {
-		s = s[:600] + "…"
-	}
-	return s
-}
-
-// listed is what limactl says of the instance.
-type listed struct {
-	Status       string
-	Errors       []string
-	HostAgentPID int
-	DriverPID    int
-}
-
-func (d *Driver) list(ctx context.Context) (listed, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	out, err := d.command(ctx, "--tty=false", "list", "--json", d.opt.Instance).Output()
-	if err != nil {
-		return listed{}, fmt.Errorf("limactl list: %w", err)
-	}
-	var raw struct {
-		Status       string   `json:"status"`
-		HostAgentPID int      `json:"hostAgentPID"`
-		DriverPID    int      `json:"driverPID"`
-		Errors       []string `json:"errors"`
-	}
-	if err := json.NewDecoder(bytes.NewReader(out)).Decode(&raw); err != nil {
-		return listed{}, fmt.Errorf("limactl list: %w", err)
-	}
-	return listed{raw.Status, raw.Errors, raw.HostAgentPID, raw.DriverPID}, nil
-}
-
 // State looks: at the disk, at limactl's word, and at last by a connection.
 func (d *Driver) State(ctx context.Context) (machine.Status, error) {
+	st, err := d.flagged(ctx)
+	if err != nil || st.State != machine.Running {
+		return st, err
+	}
+	if _, err := d.ssh(ctx, machine.Command{Argv: []string{"true"}}, "-o", "ControlMaster=no", "-o", "ControlPath=none"); err != nil {
+		return machine.Status{State: machine.Broken, Why: "it runs and does not answer: " + err.Error()}, nil
+	}
+	return st, nil
+}
+
+// flagged is the state as the disk and limactl say it. Running is not believed before there was a connection.
+func (d *Driver) flagged(ctx context.Context) (machine.Status, error) {
 	conf, err := os.ReadFile(d.configPath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -244,25 +153,15 @@ func (d *Driver) State(ctx context.Context) (machine.Status, error) {
 		return machine.Status{State: machine.Foreign, Why: d.dir() + " was not made by foldyard"}, nil
 	}
 	l, err := d.list(ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return machine.Status{State: machine.Broken, Why: err.Error()}, nil
-	}
-	switch l.Status {
-	case "Stopped", "Uninitialized", "Installing":
+	case l.Status == "Stopped" || l.Status == "Uninitialized" || l.Status == "Installing":
 		return machine.Status{State: machine.Stopped}, nil
-	case "Running":
-		if err := d.connects(ctx); err != nil {
-			return machine.Status{State: machine.Broken, Why: "it runs and does not answer: " + err.Error()}, nil
-		}
+	case l.Status == "Running", l.HostAgentPID > 0 && l.DriverPID > 0: // limactl calls one broken that is slow to answer
 		return machine.Status{State: machine.Running}, nil
 	}
 	return machine.Status{State: machine.Broken, Why: clip("limactl says " + l.Status + ": " + strings.Join(l.Errors, "; "))}, nil
-}
-
-// connects makes a connection of its own, not over one that is kept.
-func (d *Driver) connects(ctx context.Context) error {
-	_, err := d.ssh(ctx, machine.Command{Argv: []string{"true"}}, "-o", "ControlMaster=no", "-o", "ControlPath=none")
-	return err
 }
 
 // Up makes the machine what spec says and starts it.
@@ -272,24 +171,33 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 	if err != nil {
 		return machine.Report{}, err
 	}
-	st, err := d.State(ctx)
+	w := wanted{digest, spec.Firewall, guestOf(spec), spec.UID}
+	st, err := d.flagged(ctx)
 	if err != nil {
 		return machine.Report{}, err
 	}
 	if st.State == machine.Foreign {
 		return machine.Report{}, &machine.Error{Detail: st.Why, Fix: "move it away, or give the project another name"}
 	}
-	if st.State == machine.Running && d.recorded(config) {
-		r, err := d.report(ctx, digest, spec.Firewall)
+	if err := d.changeable(config); err != nil {
+		return machine.Report{}, err
+	}
+	switch {
+	case st.State == machine.Running && d.recorded(config):
+		r, err := d.usable(ctx, w)
 		if err == nil {
 			return r, nil
 		}
+		if e := (*machine.Error)(nil); errors.As(err, &e) && !errors.Is(err, machine.ErrNotRunning) {
+			return r, err
+		}
 		say("the VM is not as it should be (" + err.Error() + "): it is started anew")
+	case st.State == machine.Running:
+		say("the VM was made otherwise: it is stopped, and made as configured")
+	case st.State == machine.Broken:
+		say("the VM is broken (" + st.Why + "): it is started anew")
 	}
 	if st.State == machine.Running || st.State == machine.Broken {
-		if st.State == machine.Running && !d.recorded(config) {
-			say("the VM was made otherwise: it is stopped, and made as configured")
-		}
 		if err := d.Stop(ctx); err != nil {
 			return machine.Report{}, err
 		}
@@ -300,20 +208,70 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 	say("starts the VM")
 	startCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := d.run(startCtx, say, "start", "--timeout="+startTimeout.String(), d.opt.Instance); err != nil {
-		return machine.Report{}, d.explain(ctx, err)
+	err = d.run(startCtx, say, "start", "--timeout="+startTimeout.String(), d.opt.Instance)
+	var r machine.Report
+	if err == nil {
+		r, err = d.usable(ctx, w)
 	}
-	r, err := d.report(ctx, digest, spec.Firewall)
 	if err != nil {
-		return machine.Report{}, d.explain(ctx, err)
+		return machine.Report{}, d.failed(ctx, err, say)
 	}
 	return r, nil
+}
+
+// usable looks, and compares with what is wanted.
+func (d *Driver) usable(ctx context.Context, w wanted) (machine.Report, error) {
+	s, err := d.look(ctx)
+	if err != nil {
+		return machine.Report{}, err
+	}
+	return w.check(s, time.Now())
 }
 
 // recorded reports whether the instance's configuration is config.
 func (d *Driver) recorded(config string) bool {
 	b, err := os.ReadFile(d.configPath())
 	return err == nil && string(b) == config
+}
+
+// changeable says why an instance cannot become what config says: its disk was made from another image, or is larger.
+func (d *Driver) changeable(config string) error {
+	b, err := os.ReadFile(d.configPath())
+	if err != nil {
+		return nil //nolint:nilerr // there is none, or State says what is wrong with it
+	}
+	old := string(b)
+	if section(old, "images:", "cpus:") != section(config, "images:", "cpus:") {
+		return &machine.Error{
+			Detail: "the VM was made from another image than is configured",
+			Fix:    "fy machine rm, then fy up: its disk goes, and the box's kept home with it; or set [machine] image and digest back",
+		}
+	}
+	if was, now := diskOf(old), diskOf(config); now < was {
+		return &machine.Error{
+			Detail: fmt.Sprintf("the VM's disk has %d MiB, and cannot shrink to %d", was, now),
+			Fix:    fmt.Sprintf(`set [machine] disk to "%dMiB" or more; or fy machine rm, then fy up: its disk goes, and the box's kept home with it`, was),
+		}
+	}
+	return nil
+}
+
+// section is the part of a configuration from one line to another.
+func section(config, from, to string) string {
+	_, rest, _ := strings.Cut(config, "\n"+from+"\n")
+	part, _, _ := strings.Cut(rest, "\n"+to)
+	return part
+}
+
+// diskOf is the disk of a configuration, in MiB; 0 if it cannot be told.
+func diskOf(config string) int {
+	_, rest, _ := strings.Cut(config, "\ndisk: ")
+	n, _, _ := strings.Cut(rest, "MiB\n")
+	mib, err := strconv.Atoi(n)
+	if err != nil {
+		return 0
+	}
+	return mib
 }
 
 // minFree is the space that a start wants beside the disk's own growth.
@@ -324,7 +282,7 @@ func (d *Driver) ensure(ctx context.Context, spec machine.Spec, config string, s
 	if err := os.MkdirAll(d.opt.Home, 0o700); err != nil {
 		return err
 	}
-	if free, err := freeBytes(d.opt.Home); err == nil && free < minFree {
+	if free, err := d.free(d.opt.Home); err == nil && free < minFree {
 		return &machine.Error{Detail: fmt.Sprintf("%s has %d MiB left", d.opt.Home, free>>20), Fix: "make at least 2 GiB free"}
 	}
 	for _, path := range []string{spec.Image, spec.Kernel, spec.Initrd} {
@@ -334,11 +292,14 @@ func (d *Driver) ensure(ctx context.Context, spec machine.Spec, config string, s
 			}
 		}
 	}
-	st, err := d.State(ctx)
+	st, err := d.flagged(ctx)
 	if err != nil {
 		return err
 	}
 	if st.State == machine.Broken { // stopped already, and still not whole
+		if d.hasDisk() {
+			return &machine.Error{Detail: "the VM is broken: " + st.Why, Fix: "fy machine status; fy machine rm deletes it, and the box's kept home with it"}
+		}
 		say("removes a VM that was not made to its end")
 		if err := d.Remove(ctx); err != nil {
 			return err
@@ -353,17 +314,23 @@ func (d *Driver) ensure(ctx context.Context, spec machine.Spec, config string, s
 		}
 		defer os.Remove(file)
 		if err := d.run(ctx, say, "create", "--name="+d.opt.Instance, file); err != nil {
-			rerr := d.Remove(context.WithoutCancel(ctx))
-			if strings.Contains(err.Error(), "digest") {
-				err = &machine.Error{Detail: "the VM's image does not have the digest that is configured", Fix: "check [machine] image and digest", Err: err}
-			}
-			return errors.Join(err, rerr)
+			return errors.Join(err, d.Remove(context.WithoutCancel(ctx)))
 		}
 	}
 	if !d.recorded(config) {
 		return writeFile(d.configPath(), config)
 	}
 	return nil
+}
+
+// hasDisk reports whether the instance has a disk, which may hold what its user wants to keep.
+func (d *Driver) hasDisk() bool {
+	for _, name := range []string{"disk", "diffdisk"} {
+		if _, err := os.Lstat(filepath.Join(d.dir(), name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // writeFile replaces a file in one step.
@@ -375,47 +342,11 @@ func writeFile(path, text string) error {
 	return os.Rename(tmp, path)
 }
 
-// report reads what the boot script wrote last, and asks systemd.
-func (d *Driver) report(ctx context.Context, digest string, firewall bool) (machine.Report, error) {
-	out, err := d.Run(ctx, machine.Command{Argv: []string{"cat", ruleset.ReportPath}})
-	if err != nil {
-		return machine.Report{}, fmt.Errorf("no boot report: %w", err)
-	}
-	r, err := ruleset.ParseReport(string(out))
-	if err != nil {
-		return machine.Report{}, err
-	}
-	switch {
-	case r.Digest != digest:
-		return machine.Report{}, errors.New("another boot script ran than the one that is wanted")
-	case r.Firewall != firewall:
-		return machine.Report{}, errors.New("the VM firewall is not switched as configured")
-	}
-	if firewall {
-		if _, err := d.Run(ctx, machine.Command{Argv: []string{"systemctl", "is-active", "foldyard-firewall.service"}}); err != nil {
-			return machine.Report{}, fmt.Errorf("the VM firewall's unit is not active: %w", err)
-		}
-	}
-	return machine.Report{Digest: r.Digest, Walled: r.Walled, BootID: r.BootID}, nil
-}
-
-// explain adds where the boot script stopped to an error, if the guest can tell.
-func (d *Driver) explain(ctx context.Context, err error) error {
-	e := &machine.Error{Detail: "the VM did not come up", Fix: "fy machine stop, then fy up; fy machine rm if that does not help", Err: err}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sshTimeout)
-	defer cancel()
-	out, lerr := d.Run(ctx, machine.Command{Argv: []string{"tail", "-n", "3", ruleset.BootLogPath}})
-	if lerr == nil && strings.Contains(string(out), "stopped at: ") {
-		e.Detail = "the VM's boot script stopped: " + clip(strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; "))
-	}
-	return e
-}
-
 // Stop ends the machine: asked first, then by force.
 func (d *Driver) Stop(ctx context.Context) error {
 	conf, err := os.ReadFile(d.configPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return d.reap(ctx)
 	}
 	if err != nil {
 		return err
@@ -425,7 +356,7 @@ func (d *Driver) Stop(ctx context.Context) error {
 	}
 	l, err := d.list(ctx)
 	if err == nil && (l.Status == "Stopped" || l.Status == "Uninitialized") && l.HostAgentPID == 0 && l.DriverPID == 0 {
-		return nil
+		return d.reap(ctx)
 	}
 	nothing := func(string) {}
 	if err == nil && l.Status == "Running" {
@@ -433,28 +364,28 @@ func (d *Driver) Stop(ctx context.Context) error {
 		err := d.run(gentle, nothing, "stop", d.opt.Instance)
 		cancel()
 		if err == nil {
-			return nil
+			return d.reap(ctx)
 		}
 	}
-	return d.run(ctx, nothing, "stop", "--force", d.opt.Instance)
+	return errors.Join(d.run(ctx, nothing, "stop", "--force", d.opt.Instance), d.reap(ctx))
 }
 
-// Remove deletes the machine and its disk.
+// Remove deletes the machine and its disk. limactl need not understand it any more: nothing runs from it afterwards.
 func (d *Driver) Remove(ctx context.Context) error {
 	if _, err := os.Lstat(d.dir()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	conf, err := os.ReadFile(d.configPath())
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // not made to its end: nothing runs from it
-		return os.RemoveAll(d.dir())
+	case errors.Is(err, fs.ErrNotExist): // not made to its end
 	case err != nil:
 		return err
 	case !bytes.HasPrefix(conf, []byte(marker)):
 		return &machine.Error{Detail: d.dir() + " was not made by foldyard", Fix: "remove it with limactl"}
+	default:
+		if err = d.run(ctx, func(string) {}, "delete", "--force", d.opt.Instance); err != nil && ctx.Err() != nil {
+			return err
+		}
 	}
-	if err := d.run(ctx, func(string) {}, "delete", "--force", d.opt.Instance); err != nil {
-		return err
-	}
-	return os.RemoveAll(d.dir())
+	return errors.Join(d.reap(ctx), os.RemoveAll(d.dir()))
 }

@@ -56,7 +56,7 @@ func (b Boot) Script() (script, digest string, err error) {
 	text := strings.NewReplacer(
 		"@USER@", b.User, "@UID@", fmt.Sprint(b.UID), "@FIREWALL@", firewall, "@UNBOUND@", Unbound().String(),
 		"@CA@\n", ca+"\n", "@TABLE@\n", b.Guest.template(), "@UNITS@\n", units.String(),
-		"@GUEST_TABLE@", guestTable, "@UNIT@", unitName, "@REPORT@", ReportPath, "@LOG@", BootLogPath,
+		"@GUEST_TABLE@", TablePath, "@UNIT@", UnitName, "@REPORT@", ReportPath, "@LOG@", BootLogPath,
 	).Replace(bootScript)
 	sum := sha256.Sum256([]byte(text))
 	digest = hex.EncodeToString(sum[:])

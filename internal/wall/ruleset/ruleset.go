@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -139,14 +140,36 @@ func (g Guest) Table(walled []UIDs) (string, error) {
 	return strings.Replace(g.template(), walledMark, strings.Join(ids, ", "), 1), nil
 }
 
+// TableAs is the text that the guest made, when it says that walled are the ids it filled in. They must hold the VM's user and
+// whoever is no system account.
+func (g Guest) TableAs(walled string, uid int) (string, error) {
+	if err := g.Check(); err != nil {
+		return "", err
+	}
+	own := false
+	ids := strings.Split(walled, ", ")
+	for _, id := range ids {
+		if !idRange().MatchString(id) {
+			return "", fmt.Errorf("walled user ids %.60q: not a list of ids", walled)
+		}
+		own = own || id == strconv.Itoa(uid)
+	}
+	if !own || !slices.Contains(ids, Unbound().String()) {
+		return "", fmt.Errorf("walled user ids %.60q: the VM's user, %d, or %s is not among them", walled, uid, Unbound())
+	}
+	return strings.Replace(g.template(), walledMark, walled, 1), nil
+}
+
+var idRange = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[1-9][0-9]{0,9}(-[1-9][0-9]{0,9})?$`) })
+
 // Unbound returns the ids from 1000 up: whoever is no system account.
 func Unbound() UIDs { return UIDs{1000, 4294967294} }
 
 // Units of the guest, by path.
 const (
 	guestUnit   = "/etc/systemd/system/foldyard-firewall.service"
-	guestTable  = "/etc/foldyard/firewall.nft"
-	unitName    = "foldyard-firewall.service"
+	TablePath   = "/etc/foldyard/firewall.nft"
+	UnitName    = "foldyard-firewall.service"
 	orderingDir = "/etc/systemd/system/"
 )
 
@@ -166,14 +189,14 @@ Conflicts=shutdown.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/usr/sbin/nft -f ` + guestTable + `
-ExecReload=/usr/sbin/nft -f ` + guestTable + `
+ExecStart=/usr/sbin/nft -f ` + TablePath + `
+ExecReload=/usr/sbin/nft -f ` + TablePath + `
 
 [Install]
 WantedBy=sysinit.target
 `}
 	for _, held := range []string{"user@.service", "cron.service", "crond.service", "atd.service"} {
-		units[orderingDir+held+".d/10-foldyard.conf"] = "[Unit]\nRequires=" + unitName + "\nAfter=" + unitName + "\n"
+		units[orderingDir+held+".d/10-foldyard.conf"] = "[Unit]\nRequires=" + UnitName + "\nAfter=" + UnitName + "\n"
 	}
 	return units
 }

@@ -1,0 +1,169 @@
+package lima
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"foldyard/internal/machine"
+	"foldyard/internal/wall/ruleset"
+)
+
+// lookScript prints what the guest says of its own construction, each part after a line that names it.
+const lookScript = `part() { printf '\n@@ %s\n' "$1"; }
+part report; cat ` + ruleset.ReportPath + `
+part unit; systemctl is-active ` + ruleset.UnitName + `
+part table; cat ` + ruleset.TablePath + `
+part clock; date -u +%s
+part disk; df -Pk / | tail -n 1
+part log; tail -c 4096 ` + ruleset.BootLogPath + `
+true`
+
+// seen is the guest's word, by part. Absent is "".
+type seen map[string]string
+
+// look asks the guest over a connection of its own, not over one that is kept.
+func (d *Driver) look(ctx context.Context) (seen, error) {
+	out, err := d.ssh(ctx, machine.Command{Argv: []string{"sh", "-c", lookScript}}, "-o", "ControlMaster=no", "-o", "ControlPath=none")
+	if err != nil {
+		return nil, err
+	}
+	return parseSeen(string(out)), nil
+}
+
+func parseSeen(out string) seen {
+	s := seen{}
+	for part := range strings.SplitSeq(out, "\n@@ ") {
+		name, text, ok := strings.Cut(part, "\n")
+		if _, twice := s[name]; ok && !twice && name != "" {
+			s[name] = text
+		}
+	}
+	return s
+}
+
+// wanted is what a machine must say of itself to be used.
+type wanted struct {
+	digest   string // of the boot script
+	firewall bool
+	guest    ruleset.Guest
+	uid      int // of the machine's user
+}
+
+// Bounds of what a guest may be.
+const (
+	maxSkew = 5 * time.Minute // of its clock; certificates are for days, and a slow guest answers late
+	minRoom = 64 << 20        // on its disk
+)
+
+// check compares the guest's word with what is wanted. An error that is a *machine.Error is one that a new start does not mend.
+func (w wanted) check(s seen, now time.Time) (machine.Report, error) {
+	var none machine.Report
+	if s["report"] == "" {
+		if at := s.stopped(); at != "" {
+			return none, errors.New("the boot script stopped: " + at)
+		}
+		return none, errors.New("no boot report")
+	}
+	r, err := ruleset.ParseReport(s["report"])
+	switch {
+	case err != nil:
+		return none, err
+	case r.Digest != w.digest:
+		return none, errors.New("another boot script ran than the one that is wanted")
+	case r.Firewall != w.firewall:
+		return none, errors.New("the VM firewall is not switched as configured")
+	}
+	if w.firewall {
+		if got := strings.TrimSpace(s["unit"]); got != "active" {
+			return none, fmt.Errorf("the VM firewall's unit is not active (%.40q)", got)
+		}
+		table, err := w.guest.TableAs(r.Walled, w.uid)
+		if err != nil {
+			return none, err
+		}
+		if strings.TrimSpace(s["table"]) != strings.TrimSpace(table) {
+			return none, errors.New("the VM firewall's table is not the one that was rendered")
+		}
+	}
+	if at, err := strconv.ParseInt(strings.TrimSpace(s["clock"]), 10, 64); err == nil {
+		if off := time.Unix(at, 0).Sub(now); off.Abs() > maxSkew {
+			return none, fmt.Errorf("the VM's clock is off by %s", off.Round(time.Second))
+		}
+	}
+	if room, ok := s.room(); ok && room < minRoom {
+		return none, &machine.Error{
+			Detail: fmt.Sprintf("the VM's disk is full: %d MiB left", room>>20),
+			Fix:    "fy machine shell, and delete there (podman system prune); or set a larger [machine] disk, then fy machine stop and fy up",
+		}
+	}
+	return machine.Report{Digest: r.Digest, Walled: r.Walled, BootID: r.BootID}, nil
+}
+
+// room is what is left on the guest's disk, in bytes.
+func (s seen) room() (int64, bool) {
+	f := strings.Fields(s["disk"])
+	if len(f) < 4 {
+		return 0, false
+	}
+	kib, err := strconv.ParseInt(f[3], 10, 64)
+	return kib << 10, err == nil && kib >= 0 && kib < 1<<50
+}
+
+// stopped is where the boot script stopped, and what it said just before; "" if it did not.
+func (s seen) stopped() string {
+	lines := strings.Split(strings.TrimSpace(s["log"]), "\n")
+	at, ok := strings.CutPrefix(lines[len(lines)-1], "stopped at: ")
+	if !ok {
+		return ""
+	}
+	if len(lines) > 1 && !strings.HasPrefix(lines[len(lines)-2], "== ") {
+		at += ": " + lines[len(lines)-2]
+	}
+	return clip(at)
+}
+
+// failed says why a machine that was started cannot be used, and stops it: it must not stay half made.
+func (d *Driver) failed(ctx context.Context, err error, say func(string)) error {
+	e := &machine.Error{Detail: "the VM did not come up", Fix: "fy machine stop, then fy up; fy machine rm if that does not help", Err: err}
+	if ctx.Err() != nil { // interrupted: the next Up goes on from there
+		return e
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sshTimeout)
+	s, lerr := d.look(ctx)
+	cancel()
+	text := err.Error()
+	if lerr == nil {
+		text += s["log"]
+		if at := s.stopped(); at != "" {
+			e.Detail = "the VM's boot script stopped at: " + at
+			e.Fix = "mend the VM's image ([machine] image), then fy machine rm and fy up"
+		}
+		if log := filepath.Join(d.dir(), "boot.log"); s["log"] != "" && os.WriteFile(log, []byte(s["log"]), 0o600) == nil {
+			e.Detail += " (its log ends in " + log + ")"
+		}
+	}
+	var told *machine.Error
+	switch {
+	case errors.As(err, &told) && !errors.Is(err, machine.ErrNotRunning):
+		e.Detail, e.Fix, err = told.Detail, told.Fix, told.Err
+	case strings.Contains(text, "expected digest"):
+		e.Detail, e.Fix = "the VM's image does not have the digest that is configured", "check [machine] image and digest, then fy up"
+	case strings.Contains(text, "No space left on device") && lerr == nil:
+		e.Detail, e.Fix = "the VM's disk is full", "set a larger [machine] disk, then fy up; or fy machine rm"
+	case strings.Contains(text, "no space left on device"):
+		e.Detail, e.Fix = "there is no space for the VM at "+d.opt.Home, "make room, then fy up"
+	case strings.Contains(text, "clock is off"):
+		e.Detail, e.Fix = "the VM's clock is off", "set this computer's clock (fy doctor), then fy up"
+	}
+	say("stops the VM, which cannot be used")
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
+	defer cancel()
+	e.Err = errors.Join(err, d.Stop(stopCtx))
+	return e
+}
