@@ -46,6 +46,7 @@ type world struct {
 	at      map[dest.Target]string // where origins listen
 	classes map[dest.Target]dest.Class
 	dials   map[dest.Target]int
+	shared  map[string]bool // names that an origin has a certificate for besides its own; set before it is reached
 	records []*capture.Record
 	arrived chan struct{}
 	toward  map[uint16]netip.AddrPort // original destinations, by listener port
@@ -228,6 +229,14 @@ func (w *world) place(hostport, addr string) {
 	w.at[target(hostport)] = addr
 }
 
+// share makes name a second name of the origin at hostport.
+func (w *world) share(name, hostport string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[target(name+":443")] = w.at[target(hostport)]
+	w.shared = map[string]bool{name: true}
+}
+
 // web serves hostport with h: over TLS with h2 unless plain or h1 is asked for.
 func (w *world) web(hostport string, how web, h http.HandlerFunc) *http.Server {
 	l := listen(w.t)
@@ -239,6 +248,9 @@ func (w *world) web(hostport string, how web, h http.HandlerFunc) *http.Server {
 	srv := &http.Server{Handler: h, Protocols: p, ErrorLog: quiet(), TLSConfig: &tls.Config{
 		GetCertificate: func(hi *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			host := target(hostport).Host
+			if w.shared[hi.ServerName] {
+				host = must(dest.ParseHost(hi.ServerName))
+			}
 			return w.origins.Get(hi.Context(), "origin", host)
 		},
 	}}
