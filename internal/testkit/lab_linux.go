@@ -69,7 +69,7 @@ func Open() (*Lab, error) {
 	}
 	// What the test starts is an ordinary user's: no capability passes on.
 	if _, _, e := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0); e != 0 {
-		return nil, fmt.Errorf("clear ambient capabilities: %w", e)
+		return nil, fmt.Errorf("clear ambient capabilities (with cgo it cannot be: CGO_ENABLED=0): %w", e)
 	}
 	return l, nil
 }
