@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"foldyard/internal/box/agent"
@@ -33,6 +34,8 @@ func run() int {
 			return container.Pause()
 		case container.EnterVerb:
 			return container.Enter(os.Stdin, os.Stdout, os.Stderr)
+		case container.DialVerb:
+			return container.Connect(strings.Join(os.Args[2:], " "), os.Stdin, os.Stdout)
 		case vmprobe.Verb:
 			return vmprobe.Main(context.Background(), os.Stdin, os.Stdout)
 		case namespace.ProbeVerb:

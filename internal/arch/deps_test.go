@@ -86,6 +86,7 @@ wall/namespace:   box/agent box/wire
 egress/policy:    egress/dest
 machine/lima:     machine/machinetest
 machine/podman:   machine/machinetest
+host/supervisor:  machine/machinetest
 `
 
 // libraries says who may import each module that is not ours. One importing

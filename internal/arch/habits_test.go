@@ -14,7 +14,7 @@ var homes = []struct {
 	in   string
 	why  string
 }{
-	{"net.Dial*", "egress/dialer host/control proof wall/namespace", "every way out goes through the dialer; the others dial unix sockets, or probe"},
+	{"net.Dial*", "egress/dialer host/control proof wall/namespace box/container", "every way out goes through the dialer; the others dial unix sockets, probe, or reach a port inside a container"},
 	{"net.Lookup*", "nowhere", "the dialer resolves, once"},
 	{"net.Resolver", "nowhere", "the dialer resolves, once"},
 	{"net.DefaultResolver", "egress/dialer", "the dialer resolves, once"},

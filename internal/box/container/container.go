@@ -27,7 +27,11 @@ import (
 const (
 	EnterVerb = "__enter"
 	PauseVerb = "__pause"
+	DialVerb  = "__dial"
 )
+
+// EngineSocket is the machine's rootless engine in the container, where the box was given it.
+const EngineSocket = "/run/podman/podman.sock"
 
 // Program is our own binary in the container, read-only.
 const Program = "/opt/foldyard/fy"
@@ -116,7 +120,7 @@ func (s Spec) args() []string {
 	}
 	if s.Engine {
 		socket := "/run/user/" + strconv.Itoa(s.UID) + "/podman/podman.sock"
-		a = append(a, "--volume="+socket+":/run/podman/podman.sock")
+		a = append(a, "--volume="+socket+":"+EngineSocket)
 	}
 	return append(a, s.Image, PauseVerb)
 }

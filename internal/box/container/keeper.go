@@ -29,10 +29,13 @@ type Keeper struct {
 	Nonce  string
 	Digest string
 	Proxy  *net.TCPListener // the box's way out, handed to who adopts
+	// LaunchWithin ends a box whose launching command did not come in time: who made it may have died. 0: it has none.
+	LaunchWithin time.Duration
 
 	once    sync.Once
 	done    chan struct{}
-	mu      sync.Mutex // guards adopted
+	launch  *time.Timer // nil: no launch is waited for
+	mu      sync.Mutex  // guards adopted and launch
 	adopted *wire.Conn
 	l       *net.UnixListener
 	serving sync.WaitGroup
@@ -53,6 +56,11 @@ func (k *Keeper) Serve(ctx context.Context, socket string) error {
 	}
 	k.l, k.done = l, make(chan struct{})
 	ctx = context.WithoutCancel(ctx)
+	if k.LaunchWithin > 0 {
+		k.mu.Lock()
+		k.launch = time.AfterFunc(k.LaunchWithin, func() { k.finish(ctx) })
+		k.mu.Unlock()
+	}
 	k.serving.Go(func() {
 		for {
 			c, err := l.AcceptUnix()
@@ -73,6 +81,9 @@ func (k *Keeper) close() {
 	_ = k.l.Close()
 	_ = k.Proxy.Close()
 	k.mu.Lock()
+	if k.launch != nil {
+		k.launch.Stop()
+	}
 	if k.adopted != nil {
 		_ = k.adopted.Close()
 	}
@@ -177,6 +188,13 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 		return
 	}
 	if e.Launch {
+		k.mu.Lock()
+		late := k.launch != nil && !k.launch.Stop()
+		k.mu.Unlock()
+		if late {
+			fail(errors.New("the box has ended: its command did not come in time"))
+			return
+		}
 		defer k.finish(ctx)
 	}
 	argv := k.Host.Argv([]string{"podman", "exec", "--interactive", Name(k.ID), Program, EnterVerb})

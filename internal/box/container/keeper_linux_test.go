@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == EnterVerb {
 		os.Exit(Enter(os.Stdin, os.Stdout, os.Stderr))
 	}
+	if len(os.Args) == 3 && os.Args[1] == DialVerb {
+		os.Exit(Connect(os.Args[2], os.Stdin, os.Stdout))
+	}
 	os.Exit(m.Run())
 }
 

@@ -45,7 +45,13 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 	if !q.Oneshot {
 		s.making.Lock() // two fy up at once make one box
 		defer s.making.Unlock()
-		if b := s.longLived(); b != nil && s.alive(ctx, b) {
+		b := s.longLived()
+		if b != nil {
+			if b, err = s.stands(ctx, cfg, b); err != nil {
+				return control.Box{}, err
+			}
+		}
+		if b != nil {
 			out, err := s.enter(b, control.EnterRequest{Env: q.Env, Term: q.Term})
 			out.Existed = true
 			return out, err
@@ -106,12 +112,7 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 		sp.LaunchWithin = launchTime
 	}
 	rec := state.Box{ID: id, Name: name, Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot, Backend: config.Namespace, Home: sp.Home != "", RO: q.RO}
-	for _, p := range cfg.Box.Ports {
-		if name == twinName {
-			break
-		}
-		rec.Ports = append(rec.Ports, p.String())
-	}
+	rec.Ports = ports(cfg, name)
 	if len(q.Allow) > 0 {
 		if err := s.grantBox(ctx, id, q); err != nil {
 			return nil, err
@@ -143,6 +144,16 @@ func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.
 	}
 	s.log.Info("box started", slog.String("box", id), slog.Bool("oneshot", q.Oneshot))
 	return b, nil
+}
+
+// ports are those that a box publishes, as its record holds them.
+func ports(cfg *config.Effective, name string) (out []string) {
+	for _, p := range cfg.Box.Ports {
+		if name != twinName {
+			out = append(out, p.String())
+		}
+	}
+	return out
 }
 
 // grantBox adds the rules that live and die with a box that is about to be made.

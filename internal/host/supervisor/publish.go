@@ -76,10 +76,24 @@ func (p *published) serve(ctx context.Context) error {
 	}
 }
 
+// halfCloser is a connection whose ways end one by one.
+type halfCloser interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// dialPort connects to a port in the box.
+func (b *sandbox) dialPort(ctx context.Context, port int) (halfCloser, error) {
+	if b.dial != nil {
+		return b.dial(ctx, port)
+	}
+	return b.client.DialPort(ctx, port)
+}
+
 // carry relays one connection both ways. A box that listens on nothing there resets it.
 func (p *published) carry(ctx context.Context, c *net.TCPConn) {
 	defer c.Close()
-	in, err := p.box.client.DialPort(ctx, int(p.port.Box))
+	in, err := p.box.dialPort(ctx, int(p.port.Box))
 	if err != nil {
 		_ = c.SetLinger(0)
 		return
@@ -87,7 +101,7 @@ func (p *published) carry(ctx context.Context, c *net.TCPConn) {
 	defer in.Close()
 	defer context.AfterFunc(ctx, func() { c.Close(); in.Close() })()
 	var wg sync.WaitGroup
-	for _, way := range [][2]*net.TCPConn{{c, in}, {in, c}} {
+	for _, way := range [][2]halfCloser{{c, in}, {in, c}} {
 		wg.Go(func() {
 			_, err := io.Copy(way[0], way[1])
 			if err != nil && !errors.Is(err, net.ErrClosed) {

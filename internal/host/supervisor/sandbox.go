@@ -38,9 +38,10 @@ type sandbox struct {
 	tally   tally
 	probing atomic.Bool // a battery runs in it
 	cancel  context.CancelFunc
-	token   string        // on its way out; "" where that is its own
-	outURL  string        // of its proxy; "" is the usual one
-	ended   chan struct{} // closed once nothing of it runs or is served
+	token   string                                                  // on its way out; "" where that is its own
+	outURL  string                                                  // of its proxy; "" is the usual one
+	dial    func(ctx context.Context, port int) (halfCloser, error) // to a port in it; nil asks its keeper
+	ended   chan struct{}                                           // closed once nothing of it runs or is served
 
 	mu      sync.Mutex // guards what follows
 	granted []netip.Prefix

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/user"
@@ -13,6 +14,7 @@ import (
 	"sync"
 
 	"foldyard/internal/box"
+	"foldyard/internal/box/container"
 	"foldyard/internal/egress/dest"
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
@@ -155,7 +157,20 @@ func (s *Supervisor) environment(b *sandbox, env, term []string) ([]string, erro
 	return box.Environment(box.Options{
 		ID: b.id, User: b.user.Name, Home: b.user.Home, Shell: b.user.Shell,
 		Operator: func(name string) string { return operator[name] },
-		Config:   cfg.Box.Env, Named: given, ProxyVariables: cfg.Box.ProxyEnv || b.outURL != "", Dummies: cfg.Dummies(), Proxy: b.outURL,
+		Config:   s.boxEnv(cfg, b), Named: given, ProxyVariables: cfg.Box.ProxyEnv || b.outURL != "", Dummies: cfg.Dummies(), Proxy: b.outURL,
 		ExtraCA: len(cfg.Upstream.CA) > 0,
 	}), nil
+}
+
+// boxEnv is what the configuration sets in a box. The machine's engine, where the box was given it, is named as clients look for it.
+func (s *Supervisor) boxEnv(cfg *config.Effective, b *sandbox) map[string]string {
+	if !b.inVM() || !cfg.Box.Engine {
+		return cfg.Box.Env
+	}
+	env := map[string]string{}
+	for _, name := range []string{"CONTAINER_HOST", "DOCKER_HOST"} {
+		env[name] = "unix://" + container.EngineSocket
+	}
+	maps.Copy(env, cfg.Box.Env)
+	return env
 }

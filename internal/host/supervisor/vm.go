@@ -138,10 +138,15 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 		}
 		v.m = m
 	}
-	var err error
-	if v.band, err = s.opt.Host.Layout.Band(ctx, s.opt.Project.Name); err != nil {
+	band, err := s.opt.Host.Layout.Band(ctx, s.opt.Project.Name)
+	if err != nil {
 		return err
 	}
+	if band != v.band && v.end != nil { // what is served is on the ports of the old one
+		v.end()
+		v.end = nil
+	}
+	v.band = band
 	share, name, err := s.share()
 	if err != nil {
 		return err
@@ -160,14 +165,16 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 		}
 	}
 	was := v.report
-	if v.report, err = v.m.Up(ctx, spec, say); err != nil {
+	report, err := v.m.Up(ctx, spec, say)
+	if err != nil {
+		if st, serr := v.m.State(context.WithoutCancel(ctx)); serr == nil && st.State != machine.Running {
+			s.vmLost()
+		}
 		return vmError(err)
 	}
-	if v.report.BootID != was.BootID { // what ran before this boot is gone
-		for id, k := range v.keepers {
-			k.Gone()
-			delete(v.keepers, id)
-		}
+	if v.report = report; report.BootID != was.BootID { // what ran before this boot is gone
+		s.vmLost()
+		v.report = report
 	}
 	if v.report != was {
 		t := token(v.nonce, v.report.BootID)
@@ -178,6 +185,16 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 		}
 	}
 	return nil
+}
+
+// vmLost gives up what ran in a machine that does not run any more. The caller holds s.vm.mu.
+func (s *Supervisor) vmLost() {
+	s.vm.report = machine.Report{}
+	s.vm.token.Store(nil)
+	for id, k := range s.vm.keepers {
+		k.Gone()
+		delete(s.vm.keepers, id)
+	}
 }
 
 // share is the directory that the machine sees read-only, and our own program in it, of the same kind as this computer's. Another

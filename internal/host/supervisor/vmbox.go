@@ -42,6 +42,7 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 		ID: id, Name: name, Nonce: nonce, Socket: s.opt.Project.BoxSocket(id), Created: s.now(), Oneshot: q.Oneshot,
 		Backend: cfg.Machine.Backend, Home: q.Home || !q.Oneshot, RO: q.RO,
 	}
+	rec.Ports = ports(cfg, name)
 	l, err := s.vmPort(&rec)
 	if err != nil {
 		return nil, err
@@ -89,12 +90,19 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User, l *net.TCPListener) (*sandbox, error) {
 	v := &s.vm
 	k := &container.Keeper{Host: v.host(), ID: rec.ID, Nonce: rec.Nonce, Digest: rec.Digest, Proxy: l}
+	if rec.Oneshot && rec.Name != twinName {
+		k.LaunchWithin = launchTime
+	}
 	if err := k.Serve(ctx, rec.Socket); err != nil {
 		return nil, err
 	}
 	v.keepers[rec.ID] = k
 	b := s.newSandbox(rec, u)
 	b.token, b.outURL, b.table = token(rec.Nonce, v.report.BootID), v.wayOut(rec.Nonce, rec.Port), v.table
+	host := v.host()
+	b.dial = func(ctx context.Context, port int) (halfCloser, error) {
+		return container.Dial(ctx, host, rec.ID, port)
+	}
 	b.before = marks(s.opt.Dir)
 	if err := s.serve(ctx, b); err != nil {
 		k.Gone()
@@ -260,22 +268,39 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 	return b, nil
 }
 
-// alive reports whether a box that is served is there. One that ended with its machine is given up.
-func (s *Supervisor) alive(ctx context.Context, b *sandbox) bool {
+// stands is the long-lived box b if it goes on, nil if it ended. A machine is made what the configuration says first, which ends the
+// box when the machine must be stopped for it.
+func (s *Supervisor) stands(ctx context.Context, cfg *config.Effective, b *sandbox) (*sandbox, error) {
+	if b.rec.Backend != cfg.Machine.Backend {
+		return nil, &control.Error{
+			Code: control.CodeConflict, Detail: fmt.Sprintf("the box that runs was made by the %s backend, and %s is configured", b.rec.Backend, cfg.Machine.Backend),
+			Hint: "fy down, then fy up",
+		}
+	}
 	if !b.inVM() {
-		return true
+		return b, nil
 	}
 	s.vm.mu.Lock()
+	err := s.vmUp(ctx, cfg)
+	goes := s.vm.keepers[b.id] != nil
 	host := s.vm.host()
 	s.vm.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, vmStopTimeout)
-	defer cancel()
-	if runs, err := container.Runs(ctx, host, b.id); err == nil && runs {
-		return true
+	if err != nil {
+		return nil, err
+	}
+	if goes {
+		ctx, cancel := context.WithTimeout(ctx, vmStopTimeout)
+		defer cancel()
+		if goes, err = container.Runs(ctx, host, b.id); err != nil {
+			return nil, err
+		}
+	}
+	if goes {
+		return b, nil
 	}
 	s.vmForget(b)
 	<-b.ended
-	return false
+	return nil, nil
 }
 
 // vmForget gives up a box whose container, or machine, is no longer there.

@@ -216,7 +216,7 @@ func (f fake) list() int {
 	case qemu > 0 && agent > 0:
 		status = "Running"
 		if f.is(knobSlowInfo) {
-			status, errs = "Broken", []string{"failed to get Info"}
+			status, errs = "Broken", []string{"no Info"}
 		}
 	case qemu > 0 || agent > 0:
 		status, errs = "Broken", []string{"one runs and the other does not"}
@@ -284,9 +284,9 @@ func (f fake) start() int {
 	fmt.Fprintln(os.Stderr, `{"level":"info","msg":"Starting"}`)
 	switch {
 	case f.is(knobDigest):
-		return fatal("failed to download the image: expected digest %q, got %q", "sha256:aa", "sha256:bb")
+		return fatal("download the image: expected digest %q, got %q", "sha256:aa", "sha256:bb")
 	case f.is(knobSpace):
-		return fatal("failed to convert the disk: no space left on device")
+		return fatal("convert the disk: no space left on device")
 	}
 	text, err := os.ReadFile(filepath.Join(f.dir, "lima.yaml"))
 	if err != nil {

@@ -21,6 +21,8 @@ type Fake struct {
 	boots int
 	// Fail, if set, is what Up returns.
 	Fail error
+	// AnyUser lets root have it too.
+	AnyUser bool
 }
 
 var _ machine.Machine = (*Fake)(nil)
@@ -43,6 +45,9 @@ func (f *Fake) State(context.Context) (machine.Status, error) {
 
 // Up makes the fake run.
 func (f *Fake) Up(ctx context.Context, spec machine.Spec, say func(string)) (machine.Report, error) {
+	if f.AnyUser {
+		spec.UID = max(spec.UID, 1)
+	}
 	if err := spec.Check(); err != nil {
 		return machine.Report{}, err
 	}
@@ -69,6 +74,13 @@ func (f *Fake) Crash() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state = machine.Broken
+}
+
+// Boots counts the fake's starts.
+func (f *Fake) Boots() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.boots
 }
 
 // Stop stops the fake.

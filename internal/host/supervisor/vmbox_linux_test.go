@@ -1,0 +1,289 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"foldyard/internal/box/container"
+	"foldyard/internal/host/config"
+	"foldyard/internal/host/control"
+	"foldyard/internal/host/state"
+	"foldyard/internal/machine"
+	"foldyard/internal/machine/machinetest"
+)
+
+// podmanVM is a machine in memory, with a podman that knows which containers run.
+type podmanVM struct {
+	*machinetest.Fake
+	mu   sync.Mutex // guards what follows
+	runs map[string]bool
+	ran  []string
+	boot string
+}
+
+func (m *podmanVM) Kind() string { return config.Lima }
+
+// Up ends the containers when it starts the machine anew.
+func (m *podmanVM) Up(ctx context.Context, spec machine.Spec, say func(string)) (machine.Report, error) {
+	r, err := m.Fake.Up(ctx, spec, say)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && r.BootID != m.boot {
+		m.boot, m.runs = r.BootID, map[string]bool{}
+	}
+	return r, err
+}
+
+func (m *podmanVM) Run(_ context.Context, c machine.Command) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	line := strings.Join(c.Argv, " ")
+	m.ran = append(m.ran, line)
+	if c.Stdin != nil {
+		_, _ = io.Copy(io.Discard, c.Stdin) // as a command would
+	}
+	name := func(after string) string {
+		_, rest, _ := strings.Cut(line, after)
+		word, _, _ := strings.Cut(rest, " ")
+		return word
+	}
+	switch {
+	case strings.Contains(line, "podman run --detach"):
+		m.runs[name("--name ")] = true
+		return []byte("true\n"), nil
+	case strings.Contains(line, "podman rm"):
+		for n := range m.runs {
+			if slices.Contains(c.Argv, n) {
+				delete(m.runs, n)
+			}
+		}
+	case strings.Contains(line, "podman ps"):
+		if m.runs[strings.Trim(name("name="), "^$")] {
+			return []byte("id\n"), nil
+		}
+	}
+	return nil, nil
+}
+
+// Argv runs what is meant for our program in the container on this computer.
+func (m *podmanVM) Argv(c machine.Command) []string {
+	i := slices.Index(c.Argv, container.Program)
+	return append([]string{os.Args[0]}, c.Argv[i+1:]...)
+}
+
+func (m *podmanVM) count(part string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, line := range m.ran {
+		if strings.Contains(line, part) {
+			n++
+		}
+	}
+	return n
+}
+
+const vmConfig = `
+[machine]
+backend = "lima"
+image = "/vm/guest.qcow2"
+digest = "sha256:0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
+[box]
+image = "localhost/box:1"
+`
+
+// vmWorld is a supervisor whose machine is one in memory. Ordinary users only: a machine is not root's.
+func vmWorld(t *testing.T, adopted string) (*Supervisor, *podmanVM) {
+	t.Helper()
+	opt := options(t, time.Now, adopted)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt.Program = program
+	// Real projects, and other tests, may be served beside this one.
+	for base := 41000 + os.Getpid()%40*200; ; base = 41000 + (base-41000+200)%8000 {
+		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", base+int(state.PortEngine)))
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		text := fmt.Sprintf(`{"version":1,"bands":{%q:%d}}`, opt.Project.Name, base)
+		if err := os.WriteFile(opt.Host.Layout.PortsFile(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	s := start(t, opt)
+	t.Cleanup(s.close)
+	m := &podmanVM{Fake: &machinetest.Fake{AnyUser: true}, runs: map[string]bool{}}
+	s.vm.m = m
+	return s, m
+}
+
+// readopt changes the project's configuration as fy config adopt does.
+func readopt(t *testing.T, s *Supervisor, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.opt.Dir, config.FileName), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.opt.Host.Resolve(s.opt.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.opt.Host.Propose(c)
+	if err == nil {
+		c, err = p.Adopt(time.Now(), false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := s.opt.Host.Load(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Store(cfg)
+}
+
+// fy up on a box that runs makes its machine what is configured by now; where nothing changed it changes nothing.
+func TestUpAppliesWhatChangedToARunningMachine(t *testing.T) {
+	s, m := vmWorld(t, vmConfig)
+	first, err := s.CreateBox(t.Context(), control.BoxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := s.CreateBox(t.Context(), control.BoxRequest{})
+	if err != nil || !again.Existed || again.ID != first.ID {
+		t.Fatalf("nothing changed: %+v, %v; want the box that runs", again, err)
+	}
+	readopt(t, s, strings.Replace(vmConfig, "[box]", "firewall = false\n[box]", 1))
+	second, err := s.CreateBox(t.Context(), control.BoxRequest{})
+	if err != nil || second.Existed || second.ID == first.ID {
+		t.Errorf("the firewall was switched off: %+v, %v; want another box", second, err)
+	}
+	if m.Boots() != 2 {
+		t.Errorf("%d boots, want 2", m.Boots())
+	}
+	if all := s.running(); len(all) != 1 || all[0].id != second.ID {
+		t.Errorf("%d boxes run, want the new one", len(all))
+	}
+	readopt(t, s, "[machine]\nbackend = \"namespace\"\n")
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); code(err) != control.CodeConflict {
+		t.Errorf("another backend: %v, want a conflict", err)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// A start that fails gives up the boxes of a machine that does not run any more.
+func TestMachineThatDoesNotComeBackLosesItsBoxes(t *testing.T) {
+	s, m := vmWorld(t, vmConfig)
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	m.Fail = &machine.Error{Detail: "the VM did not come up", Fix: "fy machine rm"}
+	m.Crash()
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); code(err) != control.CodeHost || !strings.Contains(err.Error(), "did not come up") {
+		t.Errorf("got %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(s.running()) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("its box still counts as running")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	m.Fail = nil
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+		t.Errorf("control: %v", err)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// [box] ports of a box in a machine are published as those of any box.
+func TestPortOfABoxInAMachineIsPublished(t *testing.T) {
+	inside, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := inside.Accept()
+			if err != nil {
+				return
+			}
+			b, _ := io.ReadAll(c)
+			_, _ = c.Write(append([]byte("box: "), b...))
+			_ = c.Close()
+		}
+	}()
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().String()
+	_ = free.Close()
+	s, _ := vmWorld(t, strings.Replace(vmConfig, "[box]", fmt.Sprintf("[box]\nports = [\"%s:%d\"]", at, inside.Addr().(*net.TCPAddr).Port), 1))
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() (string, error) {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "hello") // the answer tells
+		_ = c.(*net.TCPConn).CloseWrite()
+		b, err := io.ReadAll(c)
+		return string(b), err
+	}
+	if got, err := ask(); err != nil || got != "box: hello" {
+		t.Errorf("came back %q, %v", got, err)
+	}
+	_ = inside.Close()
+	if got, err := ask(); err == nil {
+		t.Errorf("nothing listens in the box: %q, want a reset", got)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", at); err == nil {
+		t.Error("the port is published after the box's end")
+	}
+}
+
+// The machine's engine is in the box only where [box] engine says so, and clients are told where.
+func TestEngineIsInTheBoxOnlyWhenAskedFor(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		t.Run(fmt.Sprint(on), func(t *testing.T) {
+			s, m := vmWorld(t, strings.Replace(vmConfig, "[box]", fmt.Sprintf("[box]\nengine = %t", on), 1))
+			out, err := s.CreateBox(t.Context(), control.BoxRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := m.count(":"+container.EngineSocket) > 0; got != on {
+				t.Errorf("engine = %t: the socket is mounted: %t", on, got)
+			}
+			if got := slices.Contains(out.Env, "DOCKER_HOST=unix://"+container.EngineSocket); got != on {
+				t.Errorf("engine = %t: DOCKER_HOST is set: %t", on, got)
+			}
+			if got := m.count("systemctl --user start podman.socket") > 0; got != on {
+				t.Errorf("engine = %t: the engine's socket is started: %t", on, got)
+			}
+			if _, err := s.StopBox(t.Context(), ""); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
