@@ -13,7 +13,7 @@ const (
 )
 
 // reserve keeps one keeper ready while commands are run one after the other: half of what a box's start takes is the same for all
-// boxes, and done by then. A keeper in reserve holds namespaces and nothing else; it ends with us.
+// boxes, and done by then. A keeper in reserve holds namespaces and nothing of a project; it ends with us.
 type reserve struct {
 	mu      sync.Mutex // guards what follows
 	ready   *namespace.Reserve

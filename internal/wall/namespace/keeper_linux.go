@@ -123,8 +123,8 @@ func (k *keeper) lastRefusals() {
 	}
 }
 
-// construct builds the box in the namespaces of the calling process: network, root, and the first process in it. The network is the
-// same for every box, so it is made before the keeper has heard which one this is: a keeper may be started in reserve.
+// construct builds the box in the namespaces of the calling process: network, root, and the first process in it. What is the same in
+// every box is made before the keeper has heard which one this is: a keeper may be started in reserve.
 func construct(starter *wire.Conn) (*keeper, net.Listener, error) {
 	k := &keeper{sessions: map[int]*wire.Conn{}}
 	networked := make(chan error, 1)
@@ -140,6 +140,10 @@ func construct(starter *wire.Conn) (*keeper, net.Listener, error) {
 	}
 	if err := unix.Sethostname([]byte("box")); err != nil {
 		return nil, nil, fmt.Errorf("set the host name: %w", err)
+	}
+	root, err := startRoot()
+	if err := errors.Join(err, <-networked); err != nil {
+		return nil, nil, err
 	}
 	m, files, err := starter.Recv()
 	if err != nil {
@@ -162,10 +166,10 @@ func construct(starter *wire.Conn) (*keeper, net.Listener, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("serve the box's socket: %w", err)
 	}
-	root, err := buildRoot(&k.spec, handed)
+	err = root.complete(&k.spec, handed)
 	k.spec.Files = nil
 	done()
-	if err := errors.Join(err, <-networked); err != nil {
+	if err != nil {
 		return nil, nil, err
 	}
 	k.built = root.built

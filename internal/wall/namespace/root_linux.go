@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,11 +38,15 @@ var (
 	procHidden   = []string{"kcore", "keys", "key-users", "timer_list", "kallsyms", "kmsg", "slabinfo", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup"}
 )
 
-// sources are the host's trees that the box will see, opened before the first mount can hide one of them.
+// sources are trees of the host that a box will see, all opened before the first of them can hide another.
 type sources struct {
 	trees map[string]int    // target in the box → cloned tree
 	links map[string]string // target in the box → symbolic link
 	attrs map[string]uint64
+}
+
+func newSources() *sources {
+	return &sources{trees: map[string]int{}, links: map[string]string{}, attrs: map[string]uint64{}}
 }
 
 func (s *sources) close() {
@@ -103,8 +109,9 @@ func under(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-func openSources(spec *Spec, handed map[string]*os.File) (_ *sources, err error) {
-	s := &sources{trees: map[string]int{}, links: map[string]string{}, attrs: map[string]uint64{}}
+// systemSources are what every box sees of the host.
+func systemSources() (_ *sources, err error) {
+	s := newSources()
 	defer func() {
 		if err != nil {
 			s.close()
@@ -125,6 +132,17 @@ func openSources(spec *Spec, handed map[string]*os.File) (_ *sources, err error)
 			return nil, err
 		}
 	}
+	return s, nil
+}
+
+// ownSources are what this box sees beside them.
+func ownSources(spec *Spec, handed map[string]*os.File) (_ *sources, err error) {
+	s := newSources()
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
 	attr := uint64(plain)
 	if spec.RepoReadOnly {
 		attr = readOnly
@@ -170,17 +188,17 @@ func (b *built) release() {
 	}
 }
 
-// newRoot is a root that is built but not entered.
+// newRoot is a root that is not entered yet. It hides the host's from nobody: a path that begins with "/" begins below it.
 type newRoot struct {
-	fd    int
-	built *built
+	tree  tree
+	built *built // nil until the root is complete
 }
 
 // enter moves the calling process into the root. The host's root stays mounted, above it at "." and out of reach of "/": the kernel
 // lets a user namespace mount a /proc only where it sees a whole one. finishRoot takes it away.
 func (r *newRoot) enter() error {
-	defer unix.Close(r.fd)
-	if err := unix.Fchdir(r.fd); err != nil {
+	defer unix.Close(r.tree.fd)
+	if err := unix.Fchdir(r.tree.fd); err != nil {
 		return fmt.Errorf("enter the root: %w", err)
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
@@ -189,12 +207,9 @@ func (r *newRoot) enter() error {
 	return nil
 }
 
-// buildRoot makes the box's root in the calling process's mount namespace.
-func buildRoot(spec *Spec, handed map[string]*os.File) (*newRoot, error) {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return nil, fmt.Errorf("make mounts private: %w", err)
-	}
-	s, err := openSources(spec, handed)
+// startRoot makes a root in the calling process's mount namespace, with what it has in every box.
+func startRoot() (_ *newRoot, err error) {
+	s, err := systemSources()
 	if err != nil {
 		return nil, err
 	}
@@ -212,41 +227,67 @@ func buildRoot(spec *Spec, handed map[string]*os.File) (*newRoot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate: %w", err)
 	}
+	r := &newRoot{tree: tree{fd: root}}
 	if err := attach(fd, at); err != nil {
-		unix.Close(root)
-		return nil, fmt.Errorf("mount the root: %w", err)
+		err = fmt.Errorf("mount the root: %w", err)
+	} else {
+		err = r.tree.common(s)
 	}
-	t := &tree{fd: root}
-	b, err := t.fill(spec, s)
 	if err != nil {
 		unix.Close(root)
 		return nil, err
 	}
-	return &newRoot{root, b}, nil
+	return r, nil
 }
 
-func (t *tree) fill(spec *Spec, s *sources) (*built, error) {
+// complete adds what is this box's own. Until then the host's mounts follow the host's: nothing is missing that it has mounted meanwhile.
+func (r *newRoot) complete(spec *Spec, handed map[string]*os.File) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	s, err := ownSources(spec, handed)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	r.built, err = r.tree.own(spec, s)
+	return err
+}
+
+func (t *tree) common(s *sources) error {
 	for target, to := range s.links {
 		if err := t.link(to, target); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, m := range []struct{ at, options string }{{"/tmp", "mode=1777"}, {"/var/tmp", "mode=1777"}, {"/run", "mode=0755"}, {"/dev", "mode=0755,size=1m"}} {
 		if err := t.memory(m.at, m.options, plain); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := t.memory("/dev/shm", "mode=1777", plain|unix.MOUNT_ATTR_NOEXEC); err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.filesystem("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
-		return nil, err
+		return err
 	}
 	for p, to := range map[string]string{"/dev/ptmx": "pts/ptmx", "/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0", "/dev/stdout": "fd/1", "/dev/stderr": "fd/2", "/etc/mtab": "/proc/self/mounts"} {
 		if err := t.link(to, p); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	if d, err := t.dir("/proc"); err != nil {
+		return err
+	} else {
+		unix.Close(d)
+	}
+	if err := t.mountAll(s); err != nil {
+		return err
+	}
+	return t.hideAllPrivate()
+}
+
+func (t *tree) own(spec *Spec, s *sources) (*built, error) {
 	for p, content := range spec.Files {
 		if err := t.write(p, content); err != nil {
 			return nil, err
@@ -257,17 +298,27 @@ func (t *tree) fill(spec *Spec, s *sources) (*built, error) {
 			return nil, err
 		}
 	}
-	if d, err := t.dir("/proc"); err != nil {
-		return nil, err
-	} else {
-		unix.Close(d)
-	}
-	// Shorter targets first: the home before the repo in it.
-	targets := make([]string, 0, len(s.trees))
+	inEtc := false
 	for p := range s.trees {
-		targets = append(targets, p)
+		inEtc = inEtc || under(p, "/etc")
 	}
-	slices.SortFunc(targets, func(a, b string) int {
+	if err := t.mountAll(s); err != nil {
+		return nil, err
+	}
+	if inEtc {
+		if err := t.hideAllPrivate(); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.trust(spec); err != nil {
+		return nil, err
+	}
+	return t.guardRepo(spec)
+}
+
+// mountAll mounts the trees of s, shorter targets first: the home before the repo in it.
+func (t *tree) mountAll(s *sources) error {
+	targets := slices.SortedFunc(maps.Keys(s.trees), func(a, b string) int {
 		if c := strings.Count(a, "/") - strings.Count(b, "/"); c != 0 {
 			return c
 		}
@@ -277,18 +328,19 @@ func (t *tree) fill(spec *Spec, s *sources) (*built, error) {
 		fd := s.trees[p]
 		delete(s.trees, p)
 		if err := t.mount(fd, p, s.attrs[p]); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+func (t *tree) hideAllPrivate() error {
 	for _, p := range []string{"etc/ssl", "etc/pki"} {
 		if err := t.hidePrivate(p, 0); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := t.trust(spec); err != nil {
-		return nil, err
-	}
-	return t.guardRepo(spec)
+	return nil
 }
 
 // hidePrivate covers what is not for everybody below a directory of the host's /etc: a box keeps the groups of the operator, and one of
@@ -416,18 +468,51 @@ func (t *tree) guardRepo(spec *Spec) (*built, error) {
 // finishRoot leaves the host's root, masks the /proc that the box's first process has mounted meanwhile, and closes the root for writing.
 func finishRoot() error {
 	left := make(chan error, 1)
-	go func() { left <- leaveHost() }() // meanwhile: the kernel waits for every processor before it lets a mount go
-	return errors.Join(closeRoot(), <-left)
+	go func() { left <- unix.Unmount(".", unix.MNT_DETACH) }()
+	err := closeRoot()
+	return errors.Join(err, awaitLeft(left))
 }
 
-func leaveHost() error {
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("leave the host's root: %w", err)
+// awaitLeft waits until nothing is mounted over the root any more. A mount is out of the tree long before umount2 returns: the kernel
+// then lets every processor pass before it frees the mount, which may take longer than all the rest of a box's start.
+func awaitLeft(unmounted <-chan error) error {
+	for {
+		select {
+		case err := <-unmounted:
+			if err != nil {
+				return fmt.Errorf("leave the host's root: %w", err)
+			}
+			unmounted = nil // what the kernel shows below has the last word
+		default:
+		}
+		over, err := overmounted()
+		if err != nil {
+			return fmt.Errorf("leave the host's root: %w", err)
+		}
+		if !over {
+			return nil
+		}
+		if unmounted == nil {
+			return errors.New("leave the host's root: it is still there")
+		}
+		time.Sleep(20 * time.Microsecond)
 	}
-	if err := unix.Chdir("/"); err != nil {
-		return fmt.Errorf("enter the root: %w", err)
+}
+
+// overmounted tells whether something is mounted over the root. A path that begins with "/" begins below it, but ".." at the root leads to
+// what is uppermost (path_resolution(7)).
+func overmounted() (bool, error) {
+	var root, top unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, "/", 0, unix.STATX_MNT_ID, &root); err != nil {
+		return false, err
 	}
-	return nil
+	if err := unix.Statx(unix.AT_FDCWD, "/..", 0, unix.STATX_MNT_ID, &top); err != nil {
+		return false, err
+	}
+	if root.Mask&top.Mask&unix.STATX_MNT_ID == 0 {
+		return false, errors.New("the kernel does not tell mounts apart (Linux 5.8 does)")
+	}
+	return root.Mnt_id != top.Mnt_id, nil
 }
 
 func closeRoot() error {

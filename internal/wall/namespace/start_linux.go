@@ -73,8 +73,9 @@ func LoadProgram(src io.Reader) (*Program, error) {
 // Close releases the memory; running boxes keep theirs.
 func (p *Program) Close() error { return p.f.Close() }
 
-// Reserve is a keeper that waits for a Spec. It has namespaces and a network, the same as every box's, but no root, no process in it and
-// nothing of a project: making one takes longer than all the rest of a box's start. It ends when it is closed, or whoever holds it dies.
+// Reserve is a keeper that waits for a Spec. It has namespaces, a network and a root with the host's system in it, the same as every
+// box's, but no process in it and nothing of a project: making one takes longer than all the rest of a box's start. It ends when it is
+// closed, or whoever holds it dies.
 type Reserve struct {
 	user  User
 	ports bool
