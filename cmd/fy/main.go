@@ -37,7 +37,7 @@ func run() int {
 		case container.DialVerb:
 			return container.Connect(strings.Join(os.Args[2:], " "), os.Stdin, os.Stdout)
 		case vmprobe.Verb:
-			return vmprobe.Main(context.Background(), os.Stdin, os.Stdout)
+			return vmprobe.Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout)
 		case namespace.ProbeVerb:
 			return probe.Main(context.Background(), os.Stdin, os.Stdout)
 		case supervisor.Verb:

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -285,5 +286,41 @@ func TestEngineIsInTheBoxOnlyWhenAskedFor(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// The step of a build is given the plan and our program, its outcomes come back whole, and nothing stays of it.
+func TestProbesRunInAStepOfABuild(t *testing.T) {
+	dir := t.TempDir()
+	// A podman that shows what it was told to build, as the outcome.
+	stub := `#!/bin/sh
+echo "$1" >>"` + dir + `/verbs"
+[ "$1" = build ] || exit 0
+for a in "$@"; do
+	case "$last" in --file) file=$a ;; esac
+	case "$a" in *:/fy) fy=${a%:/fy} ;; esac
+	last=$a
+done
+{ cat "$file"; echo "plan: $(cat "$fy/plan")"; } >"$fy/out"
+echo "$fy" >"` + dir + `/where"
+echo sha256:1234
+`
+	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(stub), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", buildStep, "sh", "/opt/foldyard/fy-1", "localhost/box:1")
+	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin"}
+	cmd.Stdin = strings.NewReader(`[{"id":"x"}]`)
+	out, err := cmd.CombinedOutput()
+	want := "FROM localhost/box:1\nRUN [\"/opt/foldyard/fy-1\", \"__vmprobe\", \"/fy/plan\", \"/fy/out\"]\nplan: [{\"id\":\"x\"}]\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v, got %q, want %q", err, out, want)
+	}
+	if verbs, _ := os.ReadFile(filepath.Join(dir, "verbs")); string(verbs) != "build\nrmi\n" {
+		t.Errorf("podman was told %q", verbs)
+	}
+	where, _ := os.ReadFile(filepath.Join(dir, "where"))
+	if _, err := os.Stat(strings.TrimSpace(string(where))); !os.IsNotExist(err) || len(where) < 2 {
+		t.Errorf("%s stays: %v", where, err)
 	}
 }

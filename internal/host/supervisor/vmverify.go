@@ -68,9 +68,23 @@ func (s *Supervisor) vmPlaces(b *sandbox, image string) []battery.VMPlace {
 		place("host-net", "from a container with --network=host", false, with("--network=host")...),
 		place("privileged", "from a container with --privileged --network=host", false, with("--privileged", "--network=host")...),
 		place("sub-uid", "from another uid of the range, --network=host", false, with("--network=host", "--user=5000:5000")...),
+		place("nested", "from a container inside a container, --network=host", false, append(with("--privileged", "--network=host"), vmprobe.Nested)...),
+		place("build", "from a step of a build", false, "sh", "-c", buildStep, "sh", fy, image),
 		place("keep-id", "from a container with --userns=keep-id", false, with("--userns=keep-id")...),
 	}
 }
+
+// buildStep builds an image whose one step is our program, $1, in the image $2. The plan and the outcomes go by files: what a step prints
+// is mixed with what the builder says.
+const buildStep = `set -eu
+d=$(mktemp -d)
+trap 'rm -rf "$d"' EXIT
+mkdir "$d/context" "$d/fy"
+cat >"$d/fy/plan"
+printf 'FROM %s\nRUN ["%s", "` + vmprobe.Verb + `", "/fy/plan", "/fy/out"]\n' "$2" "$1" >"$d/Containerfile"
+id=$(podman build --quiet --no-cache --layers=false --security-opt label=disable --volume "$1:$1:ro" --volume "$d/fy:/fy" --file "$d/Containerfile" "$d/context")
+podman rmi --force "$id" >/dev/null
+cat "$d/fy/out"`
 
 // guestKernel is the release of the machine's kernel, by its own word.
 func guestKernel(ctx context.Context, m machine.Machine) string {

@@ -1,20 +1,15 @@
 package battery
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"foldyard/internal/proof"
@@ -66,10 +61,10 @@ func VerifyVM(ctx context.Context, o VMOptions, store proof.Store) (proof.Report
 type vmTry struct {
 	vmprobe.Try
 	title   string
-	watched bool // the host would see a socket of the machine's toward it
-	heard   bool // the host listens there
-	own     bool // only where the socket stack is the machine's own
-	warn    bool // worth knowing; no matter of the wall
+	watched bool           // the host would see a socket of the machine's toward it
+	ear     netip.AddrPort // where the host listens for it; zero: nowhere
+	own     bool           // only where the socket stack is the machine's own
+	warn    bool           // worth knowing; no matter of the wall
 }
 
 // RunVM runs the machine's battery.
@@ -92,13 +87,18 @@ func RunVM(ctx context.Context, o VMOptions) (proof.Report, error) {
 		}
 		report.Rows = append(report.Rows, o.place(ctx, p, nonce, answer, ears)...)
 	}
+	report.Rows = append(report.Rows, proof.Row{
+		ID: "vm-root", Title: "root in the VM", Ring: proof.VMFirewall, Expect: proof.ExpectReached, Control: "-", Result: proof.NA, SeenBy: proof.SeenByHost,
+		Detail: "not held by this ring: whoever is root in the VM takes its firewall away",
+	})
 	report.Verdict = proof.Judge(report.Rows)
 	return report, nil
 }
 
 // tries are what is attempted from each place.
-func (o VMOptions) tries(nonce string, open []uint16) []vmTry {
+func (o VMOptions) tries(nonce string, ears []netip.AddrPort) []vmTry {
 	at := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
+	const outside = "the host's loopback outside what the VM may reach"
 	var out []vmTry
 	add := func(t vmTry) { out = append(out, t) }
 	for _, a := range o.Addrs {
@@ -114,12 +114,18 @@ func (o VMOptions) tries(nonce string, open []uint16) []vmTry {
 			add(vmTry{Try: vmprobe.Try{ID: "icmp4", Kind: vmprobe.ICMP, Target: a.String()}, title: "an echo request to an address of the world"})
 		}
 	}
-	for i, port := range open {
-		id := "gateway-loopback" // any port of the host
-		if i > 0 {
-			id = fmt.Sprintf("gateway-band-%d", i) // of the project's own, and not for the machine
+	band := 0
+	for i, ear := range ears {
+		switch {
+		case i == 0: // any port of the host
+			add(vmTry{Try: vmprobe.Try{ID: "gateway-loopback", Kind: vmprobe.TCP, Target: at(o.Gateway, ear.Port()), Nonce: nonce}, title: outside, ear: ear})
+		case ear.Addr().Is4(): // of the project's own, and not for the machine
+			band++
+			add(vmTry{Try: vmprobe.Try{ID: fmt.Sprintf("gateway-band-%d", band), Kind: vmprobe.TCP, Target: at(o.Gateway, ear.Port()), Nonce: nonce}, title: outside, ear: ear})
+		default:
+			add(vmTry{Try: vmprobe.Try{ID: "gateway-loopback6", Kind: vmprobe.TCP, Target: at(gateway6(), ear.Port()), Nonce: nonce}, title: "the host's loopback over IPv6", ear: ear})
+			add(vmTry{Try: vmprobe.Try{ID: "link-local6", Kind: vmprobe.LinkLocal, Target: at(router6(), ear.Port()), Nonce: nonce}, title: "the router's link-local address", ear: ear})
 		}
-		add(vmTry{Try: vmprobe.Try{ID: id, Kind: vmprobe.TCP, Target: at(o.Gateway, port), Nonce: nonce}, title: "the host's loopback outside what the VM may reach", heard: true})
 	}
 	for _, port := range o.Closed {
 		add(vmTry{Try: vmprobe.Try{ID: "gateway-ssh", Kind: vmprobe.TCP, Target: at(o.Gateway, port)}, title: "a service of the host's own at the gateway"})
@@ -141,7 +147,7 @@ func (o VMOptions) tries(nonce string, open []uint16) []vmTry {
 
 // place runs everything from one place and judges it.
 func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, ears *vmEars) []proof.Row {
-	tries := slices.DeleteFunc(o.tries(nonce, ears.ports), func(t vmTry) bool { return t.own && !p.Direct })
+	tries := slices.DeleteFunc(o.tries(nonce, ears.at), func(t vmTry) bool { return t.own && !p.Direct })
 	plan := []vmprobe.Try{
 		{ID: p.Name + "-control-tcp", Kind: vmprobe.Proxied, Target: o.Proxy, Name: o.ControlName, Nonce: nonce},
 		{ID: "no-token", Kind: vmprobe.Proxied, Target: o.BareProxy, Name: o.ControlName, Nonce: nonce},
@@ -196,14 +202,14 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 	for _, t := range tries {
 		g, ok := by[t.ID]
 		r := row(t.ID, t.title, proof.Unproven, proof.SeenByHost, g.Detail)
-		if !t.heard && !(t.watched && watching) {
+		if !t.ear.IsValid() && !(t.watched && watching) {
 			// Only the guest can tell: it is said, and a way out counts, but nothing rests on it.
 			r.Ring, r.SeenBy = proof.Capture, proof.SeenByBox
 		}
 		inside := t.Kind == vmprobe.Run || t.Kind == vmprobe.Write || t.Kind == vmprobe.Raw || t.Kind == vmprobe.Packet
 		switch {
 		case !ok || g.Outcome == vmprobe.Failed:
-		case g.Outcome == vmprobe.Reached, t.heard && ears.heard(t.Target), t.watched && seen[hostOf(t.Target)]:
+		case g.Outcome == vmprobe.Reached, ears.heard(t.ear), t.watched && seen[hostOf(t.Target)]:
 			r.Result = proof.Fail
 			if g.Outcome != vmprobe.Reached {
 				r.Detail = "the host saw it arrive, whatever the guest says: " + r.Detail
@@ -246,6 +252,11 @@ func (o VMOptions) watchedAddrs() []netip.Addr {
 	return append(slices.Clone(o.Addrs), netip.AddrFrom4([4]byte{169, 254, 169, 254}), nowhere())
 }
 
+// gateway6 is the host's loopback as QEMU's user-mode network shows it over IPv6, and router6 that network's router, on every link.
+func gateway6() netip.Addr { return netip.MustParseAddr("fec0::2") }
+
+func router6() netip.Addr { return netip.MustParseAddr("fe80::2") }
+
 // nowhere is an address where no resolver is: a documentation address.
 func nowhere() netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, 53}) }
 
@@ -255,131 +266,4 @@ func hostOf(target string) netip.Addr {
 		return netip.Addr{}
 	}
 	return ap.Addr()
-}
-
-// vmEars listen on ports of the host's loopback that the machine must not reach, and know what came.
-type vmEars struct {
-	ports []uint16
-	ls    []net.Listener
-	mu    sync.Mutex // guards got
-	got   map[uint16]bool
-}
-
-func listenVM(ports []uint16, nonce string) (*vmEars, error) {
-	e := &vmEars{got: map[uint16]bool{}}
-	for _, port := range append([]uint16{0}, ports...) {
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			e.close()
-			return nil, fmt.Errorf("listen for what must not come: %w", err)
-		}
-		at, ok := l.Addr().(*net.TCPAddr)
-		if !ok {
-			e.close()
-			return nil, errors.New("listen for what must not come: no TCP address")
-		}
-		n := uint16(at.Port)
-		e.ports, e.ls = append(e.ports, n), append(e.ls, l)
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // the read shows it
-					line, _ := bufio.NewReader(io.LimitReader(c, 256)).ReadString('\n')
-					if strings.Contains(line, nonce) {
-						e.mu.Lock()
-						e.got[n] = true
-						e.mu.Unlock()
-					}
-				}()
-			}
-		}()
-	}
-	return e, nil
-}
-
-func (e *vmEars) heard(target string) bool {
-	ap, err := netip.ParseAddrPort(target)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return err == nil && e.got[ap.Port()]
-}
-
-func (e *vmEars) close() {
-	for _, l := range e.ls {
-		_ = l.Close() // ends its loop
-	}
-}
-
-// socketWatch looks at this computer's own sockets while probes run: the machine's packets leave as sockets of its process.
-type socketWatch struct {
-	stop, done chan struct{}
-	seen       map[netip.Addr]bool
-	ok         bool
-}
-
-func watchSockets(addrs []netip.Addr) *socketWatch {
-	w := &socketWatch{stop: make(chan struct{}), done: make(chan struct{}), seen: map[netip.Addr]bool{}}
-	want := map[string]netip.Addr{}
-	for _, a := range addrs {
-		want[procAddr(a)] = a
-	}
-	go func() {
-		defer close(w.done)
-		t := time.NewTicker(50 * time.Millisecond)
-		defer t.Stop()
-		for {
-			w.ok = w.look(want)
-			select {
-			case <-w.stop:
-				return
-			case <-t.C:
-			}
-		}
-	}()
-	return w
-}
-
-// look reads the kernel's tables, and reports whether it could.
-func (w *socketWatch) look(want map[string]netip.Addr) bool {
-	read := 0
-	for _, table := range []string{"tcp", "tcp6", "udp", "udp6"} {
-		b, err := os.ReadFile("/proc/net/" + table)
-		if err != nil {
-			continue
-		}
-		read++
-		for line := range strings.Lines(string(b)) {
-			col := strings.Fields(line)
-			if len(col) < 4 {
-				continue
-			}
-			remote, _, _ := strings.Cut(col[2], ":")
-			if a, ok := want[remote]; ok {
-				w.seen[a] = true
-			}
-		}
-	}
-	return read > 0
-}
-
-// end stops looking. It returns the addresses that a socket was seen toward, and whether anything could be seen.
-func (w *socketWatch) end() (seen map[netip.Addr]bool, ok bool) {
-	close(w.stop)
-	<-w.done
-	return w.seen, w.ok
-}
-
-// procAddr writes an address as /proc/net does: words of four bytes, each backwards.
-func procAddr(a netip.Addr) string {
-	b := a.AsSlice()
-	var s strings.Builder
-	for i := 0; i+4 <= len(b); i += 4 {
-		fmt.Fprintf(&s, "%02X%02X%02X%02X", b[i+3], b[i+2], b[i+1], b[i])
-	}
-	return s.String()
 }

@@ -186,3 +186,54 @@ func TestSocketsAreSeen(t *testing.T) {
 		t.Errorf("saw %v, want the connection to %s alone", seen, l.Addr())
 	}
 }
+
+// Root in the machine is named, and neither passes nor counts.
+func TestRootInTheMachineIsNoPass(t *testing.T) {
+	c := &Control{}
+	r, err := RunVM(t.Context(), vmOptions(c, guest(c, held)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range r.Rows {
+		if row.ID == "vm-root" {
+			if row.Result != proof.NA || !strings.Contains(row.Detail, "not held by this ring") {
+				t.Errorf("got %+v", row)
+			}
+			return
+		}
+	}
+	t.Error("no row for it")
+}
+
+// A guest that reaches the host's IPv6 loopback is heard there, whatever it says.
+func TestGuestThatLiesAboutIPv6IsHeard(t *testing.T) {
+	c := &Control{}
+	tried := false
+	r, err := RunVM(t.Context(), vmOptions(c, guest(c, func(t vmprobe.Try) vmprobe.Outcome {
+		if t.ID == "gateway-loopback6" {
+			at := netip.MustParseAddrPort(t.Target) // of the gateway, which leads to loopback
+			if conn, err := net.Dial("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), at.Port()).String()); err == nil {
+				tried = true
+				_, _ = io.WriteString(conn, t.Nonce+"\n")
+				_, _ = io.ReadAll(conn)
+				_ = conn.Close()
+			}
+		}
+		return held(t)
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !tried {
+		t.Skip("no IPv6 here")
+	}
+	found := false
+	for _, row := range r.Rows {
+		if row.ID == "box-gateway-loopback6" {
+			found = row.Result == proof.Fail && row.SeenBy == proof.SeenByHost
+		}
+	}
+	if !found || r.Verdict != proof.VerdictFail {
+		t.Errorf("verdict %s, want a fail that the host saw", r.Verdict)
+	}
+}

@@ -29,15 +29,16 @@ const Verb = "__vmprobe"
 
 // Kinds of tries.
 const (
-	TCP     = "tcp"     // connect to Target, send Nonce, and hold the connection
-	UDP     = "udp"     // send Nonce to Target
-	ICMP    = "icmp"    // an echo request to Target
-	Raw     = "raw"     // open a raw socket
-	Packet  = "packet"  // open a packet socket
-	DNS     = "dns"     // ask Target for Name; Detail is the answer
-	Proxied = "proxied" // GET http://Name/probe/Nonce/ID by the proxy at Target, an URL; Detail is the status and body
-	Run     = "run"     // run Argv; reached is exit status 0
-	Write   = "write"   // open the file Target for writing
+	TCP       = "tcp"       // connect to Target, send Nonce, and hold the connection
+	UDP       = "udp"       // send Nonce to Target
+	ICMP      = "icmp"      // an echo request to Target
+	Raw       = "raw"       // open a raw socket
+	Packet    = "packet"    // open a packet socket
+	DNS       = "dns"       // ask Target for Name; Detail is the answer
+	LinkLocal = "linklocal" // as TCP, to Target on each link
+	Proxied   = "proxied"   // GET http://Name/probe/Nonce/ID by the proxy at Target, an URL; Detail is the status and body
+	Run       = "run"       // run Argv; reached is exit status 0
+	Write     = "write"     // open the file Target for writing
 )
 
 // Outcomes.
@@ -73,8 +74,38 @@ const (
 	hold     = 700 * time.Millisecond // how long a connection that was made is kept, to be seen
 )
 
-// Main reads a plan, a JSON list of tries, from in, and writes the outcomes to out.
-func Main(ctx context.Context, in io.Reader, out io.Writer) int {
+// Nested, as the only argument, has the probes made by a process in namespaces of its own, as those of a container in a container are.
+const Nested = "nested"
+
+// Main reads a plan, a JSON list of tries, and writes the outcomes: from in to out, or where args name two files from the one to the other.
+func Main(ctx context.Context, args []string, in io.Reader, out io.Writer) int {
+	switch len(args) {
+	case 0:
+		return attempt(ctx, in, out)
+	case 1:
+		if args[0] == Nested {
+			return nested(ctx, in, out)
+		}
+	case 2:
+		plan, err := os.Open(args[0])
+		if err != nil {
+			return 2
+		}
+		defer plan.Close()
+		done, err := os.Create(args[1])
+		if err != nil {
+			return 2
+		}
+		code := attempt(ctx, plan, done)
+		if done.Close() != nil {
+			return 1
+		}
+		return code
+	}
+	return 2
+}
+
+func attempt(ctx context.Context, in io.Reader, out io.Writer) int {
 	var plan []Try
 	if err := json.NewDecoder(io.LimitReader(in, maxPlan)).Decode(&plan); err != nil {
 		return 2
@@ -113,6 +144,8 @@ func (t Try) run(ctx context.Context) (outcome, detail string) {
 		return opened(syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_ICMP))
 	case Packet:
 		return opened(syscall.Socket(17 /* AF_PACKET, which is Linux's */, syscall.SOCK_RAW, 0))
+	case LinkLocal:
+		return t.linkLocal(ctx)
 	case DNS:
 		return t.dns(ctx)
 	case Proxied:
@@ -175,6 +208,27 @@ func (t Try) tcp(ctx context.Context) (outcome, detail string) {
 	case <-ctx.Done():
 	}
 	return Reached, "connected from " + c.LocalAddr().String()
+}
+
+// linkLocal tries every link but loopback: the address means another neighbour on each.
+func (t Try) linkLocal(ctx context.Context) (outcome, detail string) {
+	to, err := netip.ParseAddrPort(t.Target)
+	links, lerr := net.Interfaces()
+	if err != nil || lerr != nil {
+		return Failed, fmt.Sprint(errors.Join(err, lerr))
+	}
+	outcome, detail = Refused, "no link has IPv6"
+	for _, l := range links {
+		if l.Flags&net.FlagLoopback != 0 || l.Flags&net.FlagUp == 0 {
+			continue
+		}
+		on := t
+		on.Target = netip.AddrPortFrom(to.Addr().WithZone(l.Name), to.Port()).String()
+		if outcome, detail = on.tcp(ctx); outcome == Reached {
+			return outcome, l.Name + ": " + detail
+		}
+	}
+	return outcome, detail
 }
 
 func (t Try) udp(ctx context.Context) (outcome, detail string) {
