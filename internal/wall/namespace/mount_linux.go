@@ -21,7 +21,9 @@ const (
 	plain    = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 )
 
-// cloneTree clones the mount at path (below dirfd, or the descriptor itself when path is "") with everything mounted below it.
+// cloneTree clones the mount at path (below dirfd, or the descriptor itself when path is "") with everything mounted below it. The clone
+// of a shared mount is its peer (mount_namespaces(7)): what a box mounts in it would be mounted on the host, so every clone is made
+// private before anything can be.
 func cloneTree(dirfd int, path string) (int, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE | unix.AT_NO_AUTOMOUNT | unix.AT_SYMLINK_NOFOLLOW)
 	if path == "" {
@@ -30,6 +32,10 @@ func cloneTree(dirfd int, path string) (int, error) {
 	fd, err := unix.OpenTree(dirfd, path, flags)
 	if err != nil {
 		return -1, &os.PathError{Op: "open_tree", Path: path, Err: err}
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE}); err != nil {
+		unix.Close(fd)
+		return -1, &os.PathError{Op: "mount_setattr", Path: path, Err: err}
 	}
 	return fd, nil
 }

@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"foldyard/internal/box/agent"
 	"foldyard/internal/box/wire"
@@ -40,7 +45,60 @@ func TestMain(m *testing.M) {
 			os.Exit(listenAt(os.Args[2]))
 		}
 	}
+	if err := likeAHost(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
+}
+
+// likeAHost starts a test that runs as root once more, in a mount namespace where every mount is shared, as on a host with systemd.
+// Where all are private anyway, a mount that reaches the host would not be seen.
+func likeAHost() error {
+	const done = "FY_TEST_SHARED_MOUNTS"
+	if os.Geteuid() != 0 || os.Getenv(done) != "" {
+		return nil
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("mount namespace of the tests: %w", err)
+	}
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} { // of our own, and then among ourselves
+		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
+			return fmt.Errorf("mount namespace of the tests: %w", err)
+		}
+	}
+	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), done+"=1"))
+}
+
+func TestNoMountOfABoxReachesTheHost(t *testing.T) {
+	mounts := func() string {
+		b, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if os.Geteuid() == 0 && !strings.Contains(mounts(), " shared:") {
+		t.Fatal("the control: no mount of the host is shared")
+	}
+	repo := t.TempDir()
+	for _, name := range []string{".envrc", ".git/hooks/pre-commit"} { // what a box sees through mounts of its own
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(repo, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(repo, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := mounts()
+	box, spec := testBox(t, func(s *Spec) { s.Repo = repo })
+	if out, code := in(t, box, spec, "grep -c "+repo+" /proc/self/mountinfo"); code != 0 || out == "0\n" {
+		t.Fatalf("the control: the box has no mounts in its repo: %q, status %d", out, code)
+	}
+	if after := mounts(); after != before {
+		t.Errorf("while a box runs the host has\n%s\nbefore it had\n%s", after, before)
+	}
 }
 
 func testProgram(t *testing.T) *Program {
