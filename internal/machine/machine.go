@@ -36,7 +36,7 @@ type Spec struct {
 	Memory int64  // bytes
 	Disk   int64  // bytes
 	Image  string // https URL or path
-	Digest string // of Image, sha256:…
+	Digest string // of Image, sha256:… or sha512:…
 	Kernel string // path; "" boots the image's own
 	Initrd string
 
@@ -126,6 +126,26 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// Finding is one thing that was looked at on this computer, or in a machine that runs.
+type Finding struct {
+	Name   string
+	State  string // ok, warn or fail
+	Detail string
+	Fix    string // "" when ok
+}
+
+// Found is the finding of a check that returned err.
+func Found(name, detail string, err error) Finding {
+	var e *Error
+	switch {
+	case err == nil:
+		return Finding{name, "ok", detail, ""}
+	case errors.As(err, &e):
+		return Finding{name, "fail", err.Error(), e.Fix}
+	}
+	return Finding{name, "fail", err.Error(), "fy machine status"}
+}
 
 // ErrNotRunning is what Run returns when the machine does not run.
 var ErrNotRunning = errors.New("the machine does not run")

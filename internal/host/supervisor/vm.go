@@ -78,15 +78,13 @@ func onBackend(cfg *config.Effective, name string) (*config.Effective, error) {
 func (s *Supervisor) newMachine(ctx context.Context, backend string) (machine.Machine, error) {
 	var m machine.Machine
 	var err error
-	name := "fy-" + s.opt.Project.Name
+	h := s.opt.Host
+	h.Getenv = s.opt.Getenv
 	switch backend {
 	case config.Lima:
-		m, err = lima.New(ctx, lima.Options{
-			Home: filepath.Join(s.opt.Host.Layout.StateDir, "lima"), Instance: name,
-			Getenv: s.opt.Getenv, GOOS: runtime.GOOS, GOARCH: runtime.GOARCH, UID: os.Geteuid(),
-		})
+		m, err = lima.New(ctx, limaOptions(h, s.opt.Project.Name))
 	case config.Podman:
-		m, err = podman.New(ctx, podman.Options{Name: name, Getenv: s.opt.Getenv, GOOS: runtime.GOOS, UID: os.Geteuid()})
+		m, err = podman.New(ctx, podmanOptions(h, s.opt.Project.Name))
 	default:
 		return nil, &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the %s backend has no machine", backend), Hint: `set [machine] backend = "lima"`}
 	}
@@ -152,13 +150,9 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 		return err
 	}
 	v.program = machine.SharePath + "/" + name
-	spec := machine.Spec{
-		CPUs: cfg.Machine.CPUs, Memory: int64(cfg.Machine.Memory), Disk: int64(cfg.Machine.Disk),
-		Image: cfg.Machine.Image, Digest: cfg.Machine.Digest, Kernel: cfg.Machine.Kernel, Initrd: cfg.Machine.Initrd,
-		Repo: s.opt.Dir, Share: share, UID: os.Geteuid(),
-		Band: v.band, Services: state.PortServices, DNS: v.band + state.PortDNS, SSH: v.band + state.PortSSH,
-		CA: string(s.authority.PEM()), Firewall: cfg.Machine.Firewall,
-	}
+	spec := imageSpec(cfg)
+	spec.Repo, spec.Share, spec.UID, spec.CA = s.opt.Dir, share, os.Geteuid(), string(s.authority.PEM())
+	spec.Band, spec.Services, spec.DNS, spec.SSH = v.band, state.PortServices, v.band+state.PortDNS, v.band+state.PortSSH
 	if v.end == nil {
 		if err := s.vmServe(); err != nil {
 			return err
@@ -399,7 +393,7 @@ func (s *Supervisor) hostFirewall(ctx context.Context, cfg *config.Effective) (c
 		return control.Machine{}, err
 	}
 	uid := strconv.Itoa(os.Geteuid())
-	name := "fy-" + s.opt.Project.Name
+	name := instanceName(s.opt.Project.Name)
 	h := ruleset.Host{
 		Name: name, UID: os.Geteuid(), Slice: "user.slice/user-" + uid + ".slice/user@" + uid + ".service/" + ruleset.SliceUnit(name),
 		Services: ruleset.Ports{First: band, Last: band + state.PortServices - 1}, DNS: band + state.PortDNS,

@@ -33,6 +33,17 @@ func (p platform) arch() string {
 	return "x86_64"
 }
 
+// checkImage refuses a machine without an image, and an image without a digest.
+func checkImage(s machine.Spec) error {
+	if s.Image == "" {
+		return &machine.Error{Detail: "no image for the VM", Fix: `set [machine] image and digest: a Debian or Fedora cloud image with podman and nftables, and its sha256`}
+	}
+	if !digestRE().MatchString(s.Digest) {
+		return &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits, or sha512: and 128`}
+	}
+	return nil
+}
+
 // guestOf is the firewall of a machine.
 func guestOf(s machine.Spec) ruleset.Guest {
 	return ruleset.Guest{Gateway: gateway(), Services: ruleset.Ports{First: s.Band, Last: s.Band + uint16(s.Services) - 1}, DNS: s.DNS}
@@ -43,11 +54,8 @@ func (p platform) render(s machine.Spec) (config, digest string, err error) {
 	if err := s.Check(); err != nil {
 		return "", "", err
 	}
-	if s.Image == "" {
-		return "", "", &machine.Error{Detail: "no image for the VM", Fix: `set [machine] image and digest: a Debian or Fedora cloud image with podman and nftables, and its sha256`}
-	}
-	if !digestRE().MatchString(s.Digest) {
-		return "", "", &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits, or sha512: and 128`}
+	if err := checkImage(s); err != nil {
+		return "", "", err
 	}
 	boot := ruleset.Boot{User: machine.User, UID: s.UID, CA: s.CA, Firewall: s.Firewall, Guest: guestOf(s)}
 	script, digest, err := boot.Script()

@@ -14,20 +14,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"foldyard/internal/machine"
-)
-
-// Versions of limactl that this drives: from 2.1 on, before 2.3.
-const (
-	wantMajor = 2
-	minMinor  = 1
-	maxMinor  = 2
 )
 
 // Bounds of what is waited for.
@@ -57,63 +48,15 @@ type Driver struct {
 
 var _ machine.Machine = (*Driver)(nil)
 
-var instanceRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,40})$`) })
-
-// maxHome bounds LIMA_HOME and instance together: ssh's control socket is below, with a suffix of ssh's own.
-const maxHome = 104 - len("/ssh.sock.1234567890123456")
-
 // New looks whether this computer can run Lima at all. Errors are *machine.Error.
 func New(ctx context.Context, opt Options) (*Driver, error) {
 	d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes}
-	if opt.UID == 0 {
-		return nil, &machine.Error{Detail: "Lima does not run as root", Fix: "run fy as an ordinary user"}
-	}
-	if !instanceRE().MatchString(opt.Instance) {
-		return nil, &machine.Error{Detail: fmt.Sprintf("%q cannot name a VM", opt.Instance), Fix: "shorten [project] name to 40 letters, digits, dot, dash"}
-	}
-	if n := len(d.dir()); n > maxHome {
-		return nil, &machine.Error{Detail: fmt.Sprintf("%s is %d bytes long, and ssh's socket below it cannot be bound", d.dir(), n), Fix: "set FOLDYARD_HOME to a shorter path"}
-	}
-	path, err := lookPath("limactl", opt.Getenv("PATH"))
-	if err != nil {
-		return nil, &machine.Error{Detail: "limactl is not installed", Fix: "install Lima 2.1 or 2.2"}
-	}
-	d.limactl = path
-	if err := d.checkVersion(ctx); err != nil {
-		return nil, err
-	}
-	if opt.GOOS == "linux" {
-		for _, tool := range []string{"qemu-system-" + d.p.arch(), "qemu-img"} {
-			if opt.Getenv("QEMU_SYSTEM_"+strings.ToUpper(d.p.arch())) != "" && strings.HasPrefix(tool, "qemu-system") {
-				continue
-			}
-			if _, err := lookPath(tool, opt.Getenv("PATH")); err != nil {
-				return nil, &machine.Error{Detail: tool + " is not installed", Fix: "install QEMU (Debian: apt-get install qemu-system qemu-utils)"}
-			}
+	for _, c := range d.needs() {
+		if _, err := c.look(ctx); err != nil {
+			return nil, err
 		}
 	}
 	return d, nil
-}
-
-var versionRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b(\d+)\.(\d+)(?:\.\d+)?`) })
-
-func (d *Driver) checkVersion(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := d.command(ctx, "--version").Output()
-	if err != nil {
-		return &machine.Error{Detail: d.limactl + " --version failed", Fix: "install Lima 2.1 or 2.2", Err: err}
-	}
-	m := versionRE().FindStringSubmatch(string(out))
-	if m == nil {
-		return &machine.Error{Detail: fmt.Sprintf("limactl says its version is %q", strings.TrimSpace(string(out))), Fix: "install Lima 2.1 or 2.2"}
-	}
-	major, _ := strconv.Atoi(m[1]) // digits
-	minor, _ := strconv.Atoi(m[2])
-	if major != wantMajor || minor < minMinor || minor > maxMinor {
-		return &machine.Error{Detail: fmt.Sprintf("limactl is version %s", m[0]), Fix: "install Lima 2.1 or 2.2"}
-	}
-	return nil
 }
 
 // Kind is the backend's name.

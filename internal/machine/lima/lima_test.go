@@ -105,7 +105,7 @@ func options(path, home string) Options {
 }
 
 func TestComputerThatCannotIsTold(t *testing.T) {
-	ok := map[string]string{"limactl": "echo limactl version 2.2.0", "qemu-system-x86_64": "", "qemu-img": ""}
+	ok := map[string]string{"limactl": "echo limactl version 2.2.0", "qemu-system-x86_64": "", "qemu-img": "", "ssh": ""}
 	without := func(name string) map[string]string {
 		m := map[string]string{}
 		for k, v := range ok {
@@ -139,12 +139,13 @@ func TestComputerThatCannotIsTold(t *testing.T) {
 		{"a limactl that fails", saying("exit 1"), nil, "--version failed"},
 		{"no QEMU", without("qemu-system-x86_64"), nil, "qemu-system-x86_64 is not installed"},
 		{"no qemu-img", without("qemu-img"), nil, "qemu-img is not installed"},
+		{"no ssh", without("ssh"), nil, "ssh is not installed"},
 		{"root", ok, func(o *Options) { o.UID = 0 }, "as root"},
 		{"a long home", ok, func(o *Options) { o.Home = "/" + strings.Repeat("h", 90) }, "bytes long"},
 		{"a name that is a path", ok, func(o *Options) { o.Instance = "../x" }, "cannot name a VM"},
 	} {
 		o := options(fakeTools(t, tt.tools)+":/usr/bin:/bin", home)
-		if strings.HasPrefix(tt.name, "no QEMU") || strings.HasPrefix(tt.name, "no qemu") || tt.name == "no limactl" {
+		if strings.HasPrefix(tt.name, "no QEMU") || strings.HasPrefix(tt.name, "no qemu") || tt.name == "no ssh" || tt.name == "no limactl" {
 			o = options(fakeTools(t, tt.tools), home)
 		}
 		if tt.with != nil {

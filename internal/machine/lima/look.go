@@ -91,18 +91,21 @@ func (w wanted) check(s seen, now time.Time) (machine.Report, error) {
 			return none, errors.New("the VM firewall's table is not the one that was rendered")
 		}
 	}
-	if at, err := strconv.ParseInt(strings.TrimSpace(s["clock"]), 10, 64); err == nil {
-		if off := time.Unix(at, 0).Sub(now); off.Abs() > maxSkew {
-			return none, fmt.Errorf("the VM's clock is off by %s", off.Round(time.Second))
-		}
+	if off, ok := s.skew(now); ok && off.Abs() > maxSkew {
+		return none, fmt.Errorf("the VM's clock is off by %s", off.Round(time.Second))
 	}
 	if room, ok := s.room(); ok && room < minRoom {
-		return none, &machine.Error{
-			Detail: fmt.Sprintf("the VM's disk is full: %d MiB left", room>>20),
-			Fix:    "fy machine shell, and delete there (podman system prune); or set a larger [machine] disk, then fy machine stop and fy up",
-		}
+		return none, &machine.Error{Detail: fmt.Sprintf("the VM's disk is full: %d MiB left", room>>20), Fix: roomFix}
 	}
 	return machine.Report{Digest: r.Digest, Walled: r.Walled, BootID: r.BootID}, nil
+}
+
+const roomFix = "fy machine shell, and delete there (podman system prune); or set a larger [machine] disk, then fy machine stop and fy up"
+
+// skew is how far the guest's clock is ahead of now.
+func (s seen) skew(now time.Time) (time.Duration, bool) {
+	at, err := strconv.ParseInt(strings.TrimSpace(s["clock"]), 10, 64)
+	return time.Unix(at, 0).Sub(now), err == nil
 }
 
 // room is what is left on the guest's disk, in bytes.

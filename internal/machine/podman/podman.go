@@ -54,6 +54,23 @@ func New(ctx context.Context, opt Options) (*Driver, error) {
 	return nil, &machine.Error{Detail: "podman is not installed", Fix: "install podman, with podman machine"}
 }
 
+// Doctor says whether this computer can have a podman machine. It changes nothing.
+func Doctor(ctx context.Context, opt Options) []machine.Finding {
+	d, err := New(ctx, opt)
+	if err != nil {
+		return []machine.Finding{machine.Found("podman machine", "", err)}
+	}
+	out := []machine.Finding{{Name: "podman machine", State: "warn", Detail: d.podman + ": boxes there are cooperative, nothing holds them", Fix: `set [machine] backend = "lima" for a wall`}}
+	st, err := d.State(ctx)
+	if err == nil && st.Why != "" {
+		err = errors.New(st.Why)
+	}
+	if err != nil {
+		return append(out, machine.Found("VM", "", err))
+	}
+	return append(out, machine.Finding{Name: "VM", State: "ok", Detail: string(st.State)})
+}
+
 // Kind is the backend's name.
 func (d *Driver) Kind() string { return "podman" }
 

@@ -21,6 +21,7 @@ import (
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
+	"foldyard/internal/proof/doctor"
 )
 
 // Exit codes beyond a verb's own; CONTRACT.md has the table.
@@ -46,6 +47,8 @@ type Env struct {
 	Program string // path of this executable, to start the supervisor from
 	// Serve is the supervisor in this process, for fy proxy. It returns when ctx ends.
 	Serve func(ctx context.Context, s Serve) error
+	// MachineRows looks, for fy doctor, at what the virtual machine of a project needs.
+	MachineRows func(ctx context.Context, h config.Host, project string, cfg *config.Effective) []doctor.Row
 }
 
 // Serve says for which project a supervisor serves the proxy, and where.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -30,16 +31,25 @@ func (a *app) doctor() *cobra.Command {
 				o.Built = info.ModTime()
 			}
 			var cfg *config.Effective
+			project := ""
 			if dir, err := h.Discover(a.dir()); err == nil {
 				o.Project = dir
 				if p, err := h.Resolve(dir); err == nil {
+					project = p.Project.Name
 					if cfg, err = h.Load(p); err == nil {
 						o.Resolver = cfg.Upstream.Resolver
 					}
 				}
 			}
+			backend := config.DefaultBackend(runtime.GOOS)
+			if cfg != nil && cfg.Machine.Backend != "" {
+				backend = cfg.Machine.Backend
+			}
+			if backend != config.Namespace && cfg != nil {
+				o.Wall = func(ctx context.Context) []doctor.Row { return a.MachineRows(ctx, h, project, cfg) }
+			}
 			rows := doctor.Run(cmd.Context(), o)
-			if doctor.Healthy(rows) && cfg != nil && (cfg.Machine.Backend == "" || cfg.Machine.Backend == config.Namespace) {
+			if doctor.Healthy(rows) && cfg != nil && backend == config.Namespace {
 				rows = append(rows, a.handshakes(cmd.Context(), cfg.Tunnels)...)
 			}
 			if a.json {
