@@ -76,6 +76,12 @@ func after(cell, label string) []string {
 
 func declared(t *testing.T, dir, name string) bool {
 	t.Helper()
+	return source(t, dir, name) != ""
+}
+
+// source is the text of the file that declares a test.
+func source(t *testing.T, dir, name string) string {
+	t.Helper()
 	if !strings.HasPrefix(dir, "test/") {
 		dir = "internal/" + dir
 	}
@@ -89,10 +95,10 @@ func declared(t *testing.T, dir, name string) bool {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(text), "\nfunc "+name+"(") {
-			return true
+			return string(text)
 		}
 	}
-	return false
+	return ""
 }
 
 func contains(t *testing.T, file, s string) bool {

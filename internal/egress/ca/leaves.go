@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -44,6 +45,7 @@ type Leaves struct {
 	lim   Limits
 	cache *lru.Cache[dest.Host, leaf]
 	group singleflight.Group
+	gone  atomic.Int64 // forgotten for others
 
 	mu      sync.Mutex // guards the fields that follow
 	budgets *lru.Cache[string, *rate.Limiter]
@@ -69,7 +71,7 @@ func NewLeaves(a *Authority, now func() time.Time, lim Limits) *Leaves {
 		lim.Boxes = 256
 	}
 	l := &Leaves{a: a, now: now, lim: lim}
-	l.cache, _ = lru.New[dest.Host, leaf](lim.Cache) // errs only on a size below 1
+	l.cache, _ = lru.NewWithEvict(lim.Cache, func(dest.Host, leaf) { l.gone.Add(1) }) // errs only on a size below 1
 	l.budgets, _ = lru.New[string, *rate.Limiter](lim.Boxes)
 	return l
 }
@@ -129,6 +131,12 @@ func (l *Leaves) budget(box string) *rate.Limiter {
 
 // Len returns how many leaves are cached.
 func (l *Leaves) Len() int { return l.cache.Len() }
+
+// Limits returns what l is bounded by.
+func (l *Leaves) Limits() Limits { return l.lim }
+
+// Forgotten returns how many leaves were dropped to make room.
+func (l *Leaves) Forgotten() int64 { return l.gone.Load() }
 
 func (l *Leaves) mint(h dest.Host, now time.Time) (leaf, error) {
 	ca := l.a.cert

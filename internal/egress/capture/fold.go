@@ -15,6 +15,7 @@ type folder struct {
 	rate  int
 	boxes map[string]*boxRate
 	folds map[foldKey]*fold
+	over  uint64 // records beyond a box's rate that became no line
 }
 
 type boxRate struct {
@@ -69,7 +70,11 @@ func (f *folder) within(r *Record, now time.Time) bool {
 		box.lines++
 		return true
 	}
-	return box.flood.admit(r)
+	if box.flood.admit(r) {
+		return true
+	}
+	f.over++
+	return false
 }
 
 func times(r *Record) int { return max(1, r.DeniedTimes) }

@@ -23,6 +23,9 @@ type Options struct {
 	Now       func() time.Time
 }
 
+// DefaultRate is how many records a box may have a second.
+const DefaultRate = 200
+
 // DefaultQueue is how many bytes may wait to be written.
 const DefaultQueue = 8 << 20
 
@@ -36,6 +39,7 @@ const (
 type Stats struct {
 	Written uint64 // lines of egress.jsonl
 	Folded  uint64 // records that became part of another's line
+	Over    uint64 // those of them that were beyond a box's records a second
 	Dropped uint64 // records lost, since the queue was full or the disk refused
 	Queued  int    // bytes waiting
 	Err     string // why writing fails at present; "" when it does not
@@ -79,7 +83,7 @@ func Open(dir string, opt Options) (*Log, error) {
 		stop:   make(chan struct{}),
 		done:   make(chan struct{}),
 		id:     []byte(rand.Text()[:10] + "-"),
-		folder: newFolder(orDefault(opt.Rate, 200)),
+		folder: newFolder(orDefault(opt.Rate, DefaultRate)),
 		egress: segments{dir: dir, name: "egress", max: orDefault(opt.MaxSize, 64<<20), keep: orDefault(opt.Keep, 10)},
 		trail:  segments{dir: dir, name: "audit", max: orDefault(opt.AuditSize, 16<<20), keep: orDefault(opt.AuditKeep, 10)},
 	}
@@ -151,7 +155,7 @@ func (l *Log) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Queued = len(l.buf) + len(l.audit)
+	s.Queued, s.Over = len(l.buf)+len(l.audit), l.folder.over
 	return s
 }
 

@@ -38,22 +38,36 @@ func TestParseResolver(t *testing.T) {
 	}
 }
 
+// chain leads from a.test by n aliases to an address.
+func chain(n int) []string {
+	var out []string
+	from := "a.test"
+	for i := range n {
+		to := fmt.Sprintf("a%d.test", i)
+		out = append(out, from+" CNAME "+to)
+		from = to
+	}
+	return append(out, from+" A 192.0.2.1")
+}
+
 func TestResolve(t *testing.T) {
 	for name, tt := range map[string]struct {
 		records []string
 		want    []string
 	}{
-		"both families":     {[]string{"a.test A 192.0.2.1", "a.test AAAA 2001:db8::1", "a.test A 192.0.2.2"}, []string{"2001:db8::1", "192.0.2.1", "192.0.2.2"}},
-		"IPv4 only":         {[]string{"a.test A 192.0.2.1"}, []string{"192.0.2.1"}},
-		"IPv6 only":         {[]string{"a.test AAAA 2001:db8::1"}, []string{"2001:db8::1"}},
-		"letter case":       {[]string{"A.Test A 192.0.2.1"}, []string{"192.0.2.1"}},
-		"chain":             {[]string{"a.test CNAME b.test", "b.test CNAME c.test", "c.test A 192.0.2.1"}, []string{"192.0.2.1"}},
-		"chain out of turn": {[]string{"c.test A 192.0.2.1", "b.test CNAME c.test", "a.test CNAME b.test"}, []string{"192.0.2.1"}},
-		"other types":       {[]string{"a.test TXT x", "a.test A 192.0.2.1"}, []string{"192.0.2.1"}},
-		"nothing":           {nil, nil},
-		"another's address": {[]string{"evil.test A 192.0.2.1"}, nil},
-		"loop":              {[]string{"a.test CNAME b.test", "b.test CNAME a.test"}, nil},
-		"chain to nowhere":  {[]string{"a.test CNAME b.test"}, nil},
+		"both families":      {[]string{"a.test A 192.0.2.1", "a.test AAAA 2001:db8::1", "a.test A 192.0.2.2"}, []string{"2001:db8::1", "192.0.2.1", "192.0.2.2"}},
+		"IPv4 only":          {[]string{"a.test A 192.0.2.1"}, []string{"192.0.2.1"}},
+		"IPv6 only":          {[]string{"a.test AAAA 2001:db8::1"}, []string{"2001:db8::1"}},
+		"letter case":        {[]string{"A.Test A 192.0.2.1"}, []string{"192.0.2.1"}},
+		"chain":              {[]string{"a.test CNAME b.test", "b.test CNAME c.test", "c.test A 192.0.2.1"}, []string{"192.0.2.1"}},
+		"chain out of turn":  {[]string{"c.test A 192.0.2.1", "b.test CNAME c.test", "a.test CNAME b.test"}, []string{"192.0.2.1"}},
+		"other types":        {[]string{"a.test TXT x", "a.test A 192.0.2.1"}, []string{"192.0.2.1"}},
+		"nothing":            {nil, nil},
+		"another's address":  {[]string{"evil.test A 192.0.2.1"}, nil},
+		"loop":               {[]string{"a.test CNAME b.test", "b.test CNAME a.test"}, nil},
+		"chain to nowhere":   {[]string{"a.test CNAME b.test"}, nil},
+		"chain, the longest": {chain(maxChain - 1), []string{"192.0.2.1"}},
+		"chain without end":  {chain(maxChain), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := serveDNS(t, func(_ string, q dnsmessage.Message) []byte {

@@ -168,24 +168,25 @@ type gunzip struct {
 	left int64
 }
 
-// ErrDecoded is the end of an answer that was too large, or not what its coding
-// said.
-var ErrDecoded = errors.New("the coded answer cannot be decoded within 8 MiB")
+// ErrTooMuch is the end of a coded answer that was too large to be searched.
+var ErrTooMuch = errors.New("the coded answer is over 8 MiB")
+
+var errCoded = errors.New("the coded answer is not what its coding says")
 
 func (d *gunzip) Read(p []byte) (int, error) {
 	if d.zr == nil {
 		zr, err := gzip.NewReader(d.src)
 		if err != nil {
-			return 0, ErrDecoded
+			return 0, errCoded
 		}
 		d.zr = zr
 	}
 	n, err := d.zr.Read(p)
 	if d.left -= int64(n); d.left < 0 {
-		return 0, ErrDecoded
+		return 0, ErrTooMuch
 	}
 	if err != nil && err != io.EOF { //nolint:errorlint // as io.Reader says
-		err = ErrDecoded
+		err = errCoded
 	}
 	return n, err
 }

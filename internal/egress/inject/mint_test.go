@@ -269,6 +269,20 @@ func TestOAuthErrorsDoNotEcho(t *testing.T) {
 	}
 }
 
+func TestAnswersOfTokenEndpointsAreBounded(t *testing.T) {
+	for pad, whole := range map[int]bool{maxReply - 100: true, maxReply: false} {
+		b := newBench(t)
+		r := Rule{Name: "oauth", Hosts: hosts("api.test"), Header: "Authorization", Prefix: "Bearer "}
+		r.UseOAuth(fixed("refresh-token-0123456789"), nil, services{"auth.test": func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"access_token":"access-token-0123456789","token_type":"Bearer","x":%q}`, strings.Repeat("x", pad))
+		}}, b.clock, OAuth{TokenURL: "https://auth.test/token", ClientID: "client"})
+		ok(t, b.Load([]Rule{r}))
+		if _, refusal, _ := b.get(t); (refusal == nil) != whole {
+			t.Errorf("%d bytes more: %+v", pad, refusal)
+		}
+	}
+}
+
 // A client in the box that refreshes by itself gets the dummy back.
 func TestOAuthEndpointAnswersWithTheDummy(t *testing.T) {
 	b := newBench(t)

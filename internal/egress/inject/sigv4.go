@@ -30,8 +30,8 @@ const (
 	sigStreaming = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 	sigTrailer   = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 	sigNoTrailer = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-	// maxHeld bounds a body that is read whole since its hash is signed.
-	maxHeld = 8 << 20
+	// MaxHeld bounds a body that is read whole since its hash is signed, in bytes.
+	MaxHeld = 8 << 20
 	// maxPresigned bounds the life of a presigned query: it goes out now.
 	maxPresigned = 300
 )
@@ -280,7 +280,7 @@ func (g *Grip) Holds() int64 {
 	if g == nil || g.signing == nil || !g.signing.held {
 		return 0
 	}
-	return maxHeld
+	return MaxHeld
 }
 
 // Hold signs over the body, which was read whole.
@@ -306,7 +306,7 @@ func (g *Grip) Hold(body []byte) *Refusal {
 func (g *Grip) TooLarge() *Refusal {
 	return &Refusal{
 		Status: http.StatusRequestEntityTooLarge, Reason: policy.ReasonLimit,
-		What: fmt.Sprintf("the body is over %d MiB and its hash has to be signed", maxHeld>>20),
+		What: fmt.Sprintf("the body is over %d MiB and its hash has to be signed", MaxHeld>>20),
 		Fix:  "sign with X-Amz-Content-Sha256, which most clients can",
 	}
 }

@@ -213,7 +213,7 @@ func TestSigV4HoldsABodyWhoseHashIsNotGiven(t *testing.T) {
 		if r != nil {
 			t.Fatalf("%+v", r)
 		}
-		if g.Holds() != maxHeld || strings.Contains(q.Header.Get("Authorization"), "AWS4") {
+		if g.Holds() != MaxHeld || strings.Contains(q.Header.Get("Authorization"), "AWS4") {
 			t.Errorf("holds %d; Authorization %q before the body", g.Holds(), q.Header.Get("Authorization"))
 		}
 		if r := g.Hold([]byte(body)); r != nil {

@@ -275,3 +275,20 @@ func BenchmarkRedactText(b *testing.B) {
 		}
 	}
 }
+
+// Of a long body the beginning is looked through, and the rest passes.
+func TestLookingForDummiesIsBounded(t *testing.T) {
+	b := newBench(t, demo())
+	for before, found := range map[int]bool{maxScanned - 100: true, maxScanned: false} {
+		q := ask("POST https://other.test/\nContent-Type: application/json")
+		q.Body = true
+		g, refusal := b.Head(t.Context(), q)
+		if refusal != nil {
+			t.Fatalf("%+v", refusal)
+		}
+		n, err := io.Copy(io.Discard, g.Request(io.MultiReader(strings.NewReader(strings.Repeat("x", before)), strings.NewReader(theDummy))))
+		if (err != nil) != found {
+			t.Errorf("after %d bytes: %d passed, %v", before, n, err)
+		}
+	}
+}

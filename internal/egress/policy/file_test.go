@@ -238,3 +238,13 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestPolicyFileIsBounded(t *testing.T) {
+	at := good + strings.Repeat(" ", maxFile-len(good))
+	if _, err := Decode([]byte(at)); err != nil {
+		t.Fatalf("control: %v", err)
+	}
+	if _, err := Decode([]byte(at + " ")); err == nil {
+		t.Error("a file that is too large was read")
+	}
+}

@@ -326,3 +326,14 @@ func FuzzParseRule(f *testing.F) {
 		}
 	})
 }
+
+func TestRuleIsBounded(t *testing.T) {
+	const head = "a.test/"
+	at := head + strings.Repeat("x", maxRule-len(head))
+	if _, err := ParseRule(at); err != nil {
+		t.Fatalf("control: %v", err)
+	}
+	if _, err := ParseRule(at + "x"); err == nil {
+		t.Error("a rule that is too long was taken")
+	}
+}

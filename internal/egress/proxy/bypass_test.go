@@ -397,8 +397,12 @@ func TestSilenceOpensNothing(t *testing.T) {
 					}
 					c.Close()
 				}
-				w.sawReason("a.test", policy.ReasonBadRequest)
-				w.sawReason("p.test", policy.ReasonBadRequest)
+				why := policy.ReasonBadRequest
+				if late == "" {
+					why = policy.ReasonLimit
+				}
+				w.sawReason("a.test", why)
+				w.sawReason("p.test", why)
 				if got.Load() != 0 {
 					t.Errorf("%d bytes passed", got.Load())
 				}

@@ -143,9 +143,9 @@ func copyThrough(dst *bufio.Writer, r io.Reader, body *http1.Body, chunked bool,
 	return total, nil
 }
 
-// hold reads the body of a request that has to be known, or may have to be sent
+// holdBody reads the body of a request that has to be known, or may have to be sent
 // twice, before its head is sent. It returns nil for one that streams.
-func hold(g *inject.Grip, length int64, body io.Reader) ([]byte, *inject.Refusal, error) {
+func (e *Engine) holdBody(g *inject.Grip, length int64, body io.Reader) ([]byte, *inject.Refusal, error) {
 	most := g.Holds()
 	if most == 0 {
 		if most = g.Keeps(); length <= 0 || length > most {
@@ -160,6 +160,7 @@ func hold(g *inject.Grip, length int64, body io.Reader) ([]byte, *inject.Refusal
 		return nil, nil, err
 	}
 	if int64(len(held)) > most {
+		e.meters.bodies.Add(1)
 		return nil, g.TooLarge(), nil
 	}
 	if g.Holds() > 0 {
@@ -192,7 +193,7 @@ func (s *session) hold(g *inject.Grip) *denial {
 	r.Header.Del("Expect")
 	s.body.Reset(s.br, r.Length, s.e.heads)
 	s.c.enter(phaseHead) // it is bounded in time as a head is
-	held, refusal, err := hold(g, r.Length, &s.body)
+	held, refusal, err := s.e.holdBody(g, r.Length, &s.body)
 	s.c.enter(phaseBusy)
 	switch {
 	case refusal != nil:
@@ -254,7 +255,7 @@ func (x *h2exchange) credential(a *asked, act activity) (*inject.Grip, *denial) 
 	if d != nil || g == nil || r.ContentLength == 0 {
 		return g, d
 	}
-	held, refusal, err := hold(g, r.ContentLength, r.Body)
+	held, refusal, err := x.f.e.holdBody(g, r.ContentLength, r.Body)
 	switch {
 	case refusal != nil:
 		return nil, stopped(refusal, a.target)

@@ -37,14 +37,19 @@ func demoRule(change ...func(*inject.Rule)) inject.Rule {
 	return r
 }
 
+// loaded is an injector with rules. Its engine has ended when it does.
+func loaded(t *testing.T, rules ...inject.Rule) *inject.Injector {
+	t.Helper()
+	in := inject.New(inject.Config{})
+	t.Cleanup(in.Close)
+	ok(t, in.Load(rules))
+	return in
+}
+
 // armed is a world with rules.
 func armed(t *testing.T, rules ...inject.Rule) *world {
 	t.Helper()
-	in := inject.New(inject.Config{})
-	ok(t, in.Load(rules))
-	w := newWorld(t, func(c *Config) { c.Inject = in })
-	t.Cleanup(func() { w.e.Close(); in.Close() })
-	return w
+	return newWorld(t, func(c *Config) { c.Inject = loaded(t, rules...) })
 }
 
 // noLeak looks for the secret, in its usual forms, in what the box got and in
@@ -314,15 +319,24 @@ func TestGRPCGetsTheCredentialAndTrailersAreMasked(t *testing.T) {
 	w.saw("grpc", func(r *capture.Record) bool { return r.Proto == capture.ProtoGRPC && r.Injected == "demo" })
 }
 
-// Signing over a body means reading it first.
-func TestBodyIsHeldForItsSignature(t *testing.T) {
+// signedWith is what a box sends to a host of signing's.
+const signedWith = "AWS4-HMAC-SHA256 Credential=AKIADUMMYDUMMY/20260101/r/dynamodb/aws4_request, SignedHeaders=content-length;host, " +
+	"Signature=0000000000000000000000000000000000000000000000000000000000000000"
+
+// signing signs requests to *.aws.test.
+func signing(t *testing.T) *inject.Injector {
+	t.Helper()
 	aws := inject.Rule{Name: "aws", Kind: "aws-sigv4", Hosts: []policy.Rule{must(policy.ParseRule("*.aws.test"))}, Dummies: []string{"AKIADUMMYDUMMY"}}
 	aws.UseAWS(func(context.Context) (inject.Value, error) {
 		return inject.Value{Secret: inject.NewSecret([]byte("AKIAREAL:" + realSecret))}, nil
 	}, "", "")
-	auth := "AWS4-HMAC-SHA256 Credential=AKIADUMMYDUMMY/20260101/r/dynamodb/aws4_request, SignedHeaders=content-length;host, Signature=" + strings.Repeat("0", 64)
+	return loaded(t, aws)
+}
+
+// Signing over a body means reading it first.
+func TestBodyIsHeldForItsSignature(t *testing.T) {
 	everyWay(t, func(t *testing.T, by entry, h2 bool) {
-		w := armed(t, aws)
+		w := newWorld(t, func(c *Config) { c.Inject = signing(t) })
 		w.allow("x.aws.test")
 		w.web("x.aws.test:443", webH2, func(rw http.ResponseWriter, r *http.Request) {
 			b, err := io.ReadAll(r.Body)
@@ -335,13 +349,13 @@ func TestBodyIsHeldForItsSignature(t *testing.T) {
 				if n == 0 {
 					body = nil
 				}
-				resp, got := fetch(t, c, "POST", "https://x.aws.test/", body, "Authorization", auth, "Expect", expect, "Content-Type", "application/x-amz-json-1.0")
+				resp, got := fetch(t, c, "POST", "https://x.aws.test/", body, "Authorization", signedWith, "Expect", expect, "Content-Type", "application/x-amz-json-1.0")
 				if !strings.HasPrefix(got, fmt.Sprintf("%d %d <nil> AWS4-HMAC-SHA256 Credential=AKIAREAL/", n, n)) {
 					t.Errorf("%d bytes, expect %q: %d %q", n, expect, resp.StatusCode, got)
 				}
 			}
 		}
-		resp, _ := fetch(t, c, "POST", "https://x.aws.test/", io.MultiReader(strings.NewReader(strings.Repeat("x", 9<<20))), "Authorization", auth, "Content-Type", "application/x-amz-json-1.0")
+		resp, _ := fetch(t, c, "POST", "https://x.aws.test/", io.MultiReader(strings.NewReader(strings.Repeat("x", 9<<20))), "Authorization", signedWith, "Content-Type", "application/x-amz-json-1.0")
 		if resp.StatusCode != 413 {
 			t.Errorf("9 MiB: %d", resp.StatusCode)
 		}
@@ -553,6 +567,8 @@ func TestGzipBombIsBrokenOff(t *testing.T) {
 		if err == nil || n > 9<<20 {
 			t.Errorf("h2=%v: %d bytes, %v", h2, n, err)
 		}
-		w.saw("broken off", func(r *capture.Record) bool { return strings.Contains(r.Error, "8 MiB") })
+		w.saw("broken off", func(r *capture.Record) bool {
+			return strings.Contains(r.Error, "8 MiB") && r.Reason == string(policy.ReasonLimit)
+		})
 	}
 }

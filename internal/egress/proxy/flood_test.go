@@ -170,3 +170,23 @@ func TestRefusedStreamsAreNotHeldByFlowControl(t *testing.T) {
 		})
 	}
 }
+
+// One connection opens no more streams than it was told.
+func TestStreamsOfAConnectionAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.allow("a.test")
+	w.web("a.test:443", webH1, greet)
+	f, _ := frames(t, w.tls(byConnect, "a.test:443", "a.test", "h2"), 65535)
+	for {
+		frame, err := f.ReadFrame()
+		ok(t, err)
+		s, settings := frame.(*http2.SettingsFrame)
+		if !settings || s.IsAck() {
+			continue
+		}
+		if n, told := s.Value(http2.SettingMaxConcurrentStreams); n != 250 {
+			t.Errorf("%d streams, told %v", n, told)
+		}
+		return
+	}
+}

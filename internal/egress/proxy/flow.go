@@ -137,7 +137,7 @@ func (e *Engine) explain(c *client, n *note, d policy.Decision) road {
 	if first := c.look(time.Now().Add(wait), how); first.web() {
 		return first.road()
 	}
-	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.owner()}) {
+	if d.Reason == policy.ReasonNotGranted && e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.owner()}) == "" {
 		if d = e.cfg.Policy().Connect(e.query(c)); d.Verdict.Permits() {
 			n.decided(d)
 			return e.permitted(c, n, d)
@@ -205,7 +205,8 @@ func (c *client) mute(n *note, first sniffed) {
 	case spokeEnd:
 		n.silent = true // opened and closed: no outcome to speak of
 	case spokeNothing:
-		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP was spoken in time")
+		c.e.meters.silences.Add(1)
+		n.refused(policy.ReasonLimit, "neither TLS nor HTTP was spoken in time")
 	case spokeOther, spokeTLS, spokeHTTP, spokeH2C:
 		n.refused(policy.ReasonBadRequest, "neither TLS nor HTTP")
 	}
@@ -217,10 +218,8 @@ func (c *client) mute(n *note, first sniffed) {
 func (e *Engine) connects(c *client, n *note) policy.Decision {
 	d := e.cfg.Policy().Connect(e.query(c))
 	if d.Verdict == policy.Refuse && d.Reason == policy.ReasonNotGranted && c.via != capture.ViaRedirect && e.cfg.Hold != nil {
-		if e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.owner()}) {
+		if d.Reason = e.hold(c.ctx, c, Ask{Box: c.box.ID, Target: c.target, Process: c.owner()}); d.Reason == "" {
 			d = e.cfg.Policy().Connect(e.query(c))
-		} else {
-			d.Reason = policy.ReasonHeldTimeout
 		}
 	}
 	n.decided(d)
@@ -231,15 +230,19 @@ func (e *Engine) query(c *client) policy.Query {
 	return policy.Query{Box: c.box.ID, Target: c.target, Now: e.cfg.Now()}
 }
 
-// hold waits for the operator's answer, and reports whether there was one.
-func (e *Engine) hold(ctx context.Context, c *client, a Ask) bool {
+// hold waits for the operator's answer. It returns why the request stays
+// refused, "" if it need not.
+func (e *Engine) hold(ctx context.Context, c *client, a Ask) policy.Reason {
 	if e.cfg.Hold == nil || !e.meters.held.take() {
-		return false
+		return policy.ReasonNotGranted // and not held
 	}
 	defer e.meters.held.give()
 	c.enter(phaseWaiting) // a client that gives up ends the wait
 	defer c.enter(phaseBusy)
-	return e.cfg.Hold(ctx, a)
+	if e.cfg.Hold(ctx, a) {
+		return ""
+	}
+	return policy.ReasonHeldTimeout
 }
 
 // proceed tells the client that the way is free.

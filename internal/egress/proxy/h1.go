@@ -142,6 +142,7 @@ func (s *session) unread(err error) {
 		_ = s.conn.Close() // close_notify, FIN; it has said its last, so nothing comes that would reset them away
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		s.e.meters.idle.Add(1)
 		s.hangUp()
 		return
 	default:

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
@@ -18,7 +17,6 @@ import (
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/inject"
 	"foldyard/internal/egress/intake/connect"
-	"foldyard/internal/egress/policy"
 )
 
 // relay sends a permitted stream upstream and its answer back.
@@ -202,7 +200,7 @@ func (x *h2exchange) broken(err error) {
 	case client || x.ctx.Err() != nil:
 		x.n.aborted(err)
 	default:
-		x.n.failed(policy.ReasonUpstreamUnreachable, fmt.Errorf("the answer broke off: %w", err))
+		x.n.brokeOff(err)
 	}
 	panic(http.ErrAbortHandler) // resets the stream
 }

@@ -79,7 +79,8 @@ func (n *note) handshake(err error) {
 		n.refused(policy.ReasonLimit, err.Error())
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-		n.failed(policy.ReasonClientTLS, errors.New("the client did not finish the handshake in time"))
+		n.c.e.meters.handshakes.Add(1)
+		n.failed(policy.ReasonLimit, errors.New("the client did not finish the handshake in time"))
 	case errors.Is(err, net.ErrClosed):
 		n.failed(policy.ReasonClientAbort, errors.New("closed during the handshake"))
 	default:

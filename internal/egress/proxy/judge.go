@@ -124,12 +124,10 @@ func (e *Engine) admit(ctx context.Context, c *client, n *note, a *asked) (activ
 	if act.decision.Verdict == policy.Refuse && act.decision.Reason == policy.ReasonNotGranted && e.cfg.Hold != nil {
 		clean, _, _ := strings.Cut(a.path, "?")
 		ask := Ask{Box: c.box.ID, Target: a.target, Scheme: a.scheme.String(), Method: a.method, Path: clean, Process: c.owner()}
-		if e.hold(ctx, c, ask) {
+		if act.decision.Reason = e.hold(ctx, c, ask); act.decision.Reason == "" {
 			snap = e.cfg.Policy()
 			act.query.Now = e.cfg.Now()
 			act.decision = snap.Request(act.query)
-		} else {
-			act.decision.Reason = policy.ReasonHeldTimeout
 		}
 	}
 	n.decided(act.decision)

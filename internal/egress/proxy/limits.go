@@ -3,6 +3,9 @@ package proxy
 import (
 	"sync/atomic"
 	"time"
+
+	"foldyard/internal/egress/ca"
+	"foldyard/internal/egress/inject"
 )
 
 // Limits bounds what boxes can make an engine hold. A zero field means the
@@ -83,12 +86,29 @@ func (e *Engine) Limits() []Limit {
 		{Name: "pooled", Value: int64(e.lim.Pooled), Current: int64(e.pool.size()), Hits: e.pool.evicted.Load()},
 		{Name: "header", Value: int64(e.lim.HeaderBytes), Hits: m.headers.Load()},
 		{Name: "header_time", Value: int64(e.lim.HeaderTime / time.Second), Hits: m.slow.Load()},
+		{Name: "handshake_time", Value: int64(e.lim.Handshake / time.Second), Hits: m.handshakes.Load()},
+		{Name: "silence", Value: int64(e.lim.Sniff / time.Second), Hits: m.silences.Load()},
+		{Name: "idle", Value: int64(e.lim.Idle / time.Second), Hits: m.idle.Load()},
 		{Name: "stalled", Value: int64(e.lim.Stalled / time.Second), Hits: m.stalled.Load()},
 		{Name: "half_closed", Value: int64(e.lim.HalfClosed / time.Second), Hits: m.halfClosed.Load()},
 		{Name: "quiet", Value: int64(e.lim.Quiet / time.Second), Hits: m.quiet.Load()},
-		{Name: "leaves", Hits: m.leaves.Load()},
+		{Name: "held_body", Value: inject.MaxHeld, Hits: m.bodies.Load()},
 	}
+	out = append(out, e.leafLimits()...)
 	return append(out, e.live.limits()...)
+}
+
+// leafLimits are the bounds of the certificates that boxes have minted.
+func (e *Engine) leafLimits() []Limit {
+	l, ok := e.cfg.Leaves.(*ca.Leaves)
+	if !ok {
+		return nil
+	}
+	lim := l.Limits()
+	return []Limit{
+		{Name: "leaves", Value: int64(lim.PerSecond), Hits: e.meters.leaves.Load()},
+		{Name: "leaves_kept", Value: int64(lim.Cache), Current: int64(l.Len()), Hits: l.Forgotten()},
+	}
 }
 
 // dialLimit is the dialer's own bound, where it tells: dials at once; more
@@ -104,8 +124,10 @@ func (e *Engine) dialLimit() Limit {
 
 // meters count what all boxes share.
 type meters struct {
-	conns, held                                              meter
-	dials, headers, slow, stalled, halfClosed, quiet, leaves atomic.Int64 // hits of bounds that are not levels of ours
+	conns, held meter
+
+	// Hits of bounds that are not levels of ours.
+	dials, headers, slow, handshakes, silences, idle, stalled, halfClosed, quiet, bodies, leaves atomic.Int64
 }
 
 func (m *meters) init(l Limits) {

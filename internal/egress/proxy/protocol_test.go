@@ -679,7 +679,7 @@ func (w *world) settled() {
 	for {
 		held := ""
 		for _, l := range w.e.Limits() {
-			if l.Name != "pooled" && l.Current != 0 {
+			if l.Name != "pooled" && l.Name != "leaves_kept" && l.Current != 0 {
 				held += fmt.Sprintf(" %s=%d", l.Name, l.Current)
 			}
 		}

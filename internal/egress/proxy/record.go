@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -97,6 +98,15 @@ func (n *note) failed(why policy.Reason, err error) {
 	if err != nil {
 		n.Error = err.Error()
 	}
+}
+
+// brokeOff notes an answer that did not come to its end.
+func (n *note) brokeOff(err error) {
+	why := policy.ReasonUpstreamUnreachable
+	if errors.Is(err, inject.ErrTooMuch) {
+		why = policy.ReasonLimit
+	}
+	n.failed(why, fmt.Errorf("the answer broke off: %w", err))
 }
 
 func (n *note) aborted(err error) { n.failed(policy.ReasonClientAbort, err) }

@@ -369,7 +369,7 @@ func (x *exchange) broken(err error) {
 		if _, write := errors.AsType[*http1.WriteError](err); write {
 			x.n.aborted(err)
 		} else {
-			x.n.failed(policy.ReasonUpstreamUnreachable, fmt.Errorf("the answer broke off: %w", err))
+			x.n.brokeOff(err)
 		}
 	}
 	if x.s.resp.Length == http1.UntilClose {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/tls"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -52,6 +53,21 @@ func TestHelloIsReadInPieces(t *testing.T) {
 	}
 	if s, more := classify([]byte(clientHello(t, "")), looking{hellos: wholeHello}); !s.hello || s.sni != "" || more {
 		t.Errorf("without SNI: %+v more %v", s, more)
+	}
+}
+
+// A ClientHello that never ends is not waited for for ever.
+func TestHelloIsBounded(t *testing.T) {
+	const record = "\x16\x03\x01\x40\x00" // 16 KiB follow
+	endless := record + "\x01\x00\xf0\x00\x03\x03" + strings.Repeat("x", 16<<10-6)
+	for len(endless) < maxHello {
+		endless += record + strings.Repeat("x", 16<<10)
+	}
+	if s, more := classify([]byte(endless[:maxHello-1]), looking{hellos: wholeHello}); s.kind != spokeTLS || s.hello || !more {
+		t.Errorf("control: a byte less: %+v more %v", s, more)
+	}
+	if s, more := classify([]byte(endless[:maxHello]), looking{hellos: wholeHello}); s.hello || more {
+		t.Errorf("%+v more %v", s, more)
 	}
 }
 

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -645,4 +646,33 @@ func FuzzGrants(f *testing.F) {
 			t.Errorf("taken, but it does not hold: %s", data)
 		}
 	})
+}
+
+func TestGrantsAreBounded(t *testing.T) {
+	g := openGrants(t, testProject(t))
+	if _, err := g.Update(t.Context(), func(f *GrantFile) error {
+		for i := range maxGrants {
+			f.Grants = append(f.Grants, Grant{Rule: fmt.Sprintf("a%d.test", i), Level: Permanent, Added: noon})
+		}
+		return nil
+	}); err != nil {
+		t.Fatalf("control: %v", err)
+	}
+	if _, err := g.Add(t.Context(), noon, Grant{Rule: "more.test"}); err == nil {
+		t.Error("one more was taken")
+	}
+	if _, err := g.Update(t.Context(), func(f *GrantFile) error {
+		for i := range maxLearned - 1 {
+			f.Learned = append(f.Learned, Learned{Rule: fmt.Sprintf("b%d.test", i), First: noon, Last: noon, Count: 1})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.AddLearned(t.Context(), noon, map[string]uint64{"c.test": 1, "d.test": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if f := g.File(); len(f.Grants) != maxGrants || len(f.Learned) != maxLearned {
+		t.Errorf("%d grants, %d learned", len(f.Grants), len(f.Learned))
+	}
 }

@@ -156,3 +156,30 @@ func TestTCPConnectionsAreBounded(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A message that no client would send is not read.
+func TestMessagesAreBounded(t *testing.T) {
+	for size, served := range map[int]bool{maxQuery: true, maxQuery + 1: false} {
+		w := newWorld(0)
+		pc, l := listen(t)
+		_ = pc.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.ServeTCP(ctx, l) }()
+		c, err := net.Dial("tcp", l.Addr().String()) //nolint:noctx // a test
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := make([]byte, size)
+		copy(message, query(t, "a.test.", dnsmessage.TypeA))
+		_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(size)), message...)) // it may have been closed by then
+		if _, err := io.ReadFull(c, make([]byte, 2)); (err == nil) != served {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		_ = c.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
