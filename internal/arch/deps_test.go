@@ -16,12 +16,13 @@ egress/http1:
 egress/capture:
 egress/policy:            egress/dest
 egress/ca:                egress/dest
-egress/dialer:            egress/dest
+egress/gather:
+egress/dialer:            egress/dest egress/gather
 egress/intake/dns:        egress/dest egress/capture
 egress/intake/connect:    egress/dest egress/http1
 egress/intake/redirect:
 egress/inject:            egress/dest egress/policy egress/http1 egress/dialer
-egress/proxy:             egress/inject egress/dest egress/http1 egress/capture egress/policy egress/ca egress/dialer egress/intake/connect egress/intake/redirect
+egress/proxy:             egress/inject egress/dest egress/http1 egress/capture egress/policy egress/ca egress/dialer egress/gather egress/intake/connect egress/intake/redirect
 
 # What runs inside. The agent and the keeper share only the wire.
 box:

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"slices"
 
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/gather"
 )
 
 // TLSConfig returns the configuration for a connection to t: it verifies t's
@@ -40,10 +42,18 @@ func (d *Dialer) DialTLS(ctx context.Context, t dest.Target, internal bool, alpn
 func (d *Dialer) handshake(ctx context.Context, c net.Conn, t dest.Target, at netip.AddrPort, alpn []string) (*tls.Conn, error) {
 	phase, cancel := context.WithTimeout(ctx, d.lim.TLS)
 	defer cancel()
+	var shared *gather.Conn
+	if slices.Contains(alpn, "h2") { // which many will write to at once
+		shared = gather.New(c)
+		c = shared
+	}
 	tc := tls.Client(c, d.TLSConfig(t, alpn...))
 	if err := tc.HandshakeContext(phase); err != nil {
 		c.Close()
 		return nil, &Error{Kind: kindOfTLS(ctx, err), Target: t, Addr: at, Err: err}
+	}
+	if tc.ConnectionState().NegotiatedProtocol == "h2" {
+		shared.Gather()
 	}
 	return tc, nil
 }
