@@ -671,6 +671,8 @@ func TestEveryWayRefusesAlike(t *testing.T) {
 	if n := w.dialled("x.corp.test:443") + w.dialled("x.corp.test:80"); n != 0 {
 		t.Errorf("dialled %d times", n)
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, r := range w.records {
 		if r.Reason != string(policy.ReasonDeniedRule) || r.Verdict != capture.VerdictDeny {
 			t.Errorf("record %+v", r)

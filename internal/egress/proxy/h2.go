@@ -11,7 +11,6 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
-	"foldyard/internal/egress/intake/connect"
 	"foldyard/internal/egress/policy"
 )
 
@@ -50,18 +49,14 @@ func (r route) index() int {
 func newFront(e *Engine) *front {
 	f := &front{e: e, in: make(chan net.Conn), done: make(chan struct{})}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP2(true)
-	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true) // TLS ends below what it is handed
 	f.srv = &http.Server{
-		Handler: f, Protocols: protocols, MaxHeaderBytes: e.lim.HeaderBytes,
+		Handler: f, Protocols: protocols, MaxHeaderBytes: e.lim.HeaderBytes + streamFieldRoom, DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout: e.lim.HeaderTime, IdleTimeout: e.lim.Idle,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: e.lim.Streams},
 		ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, nc net.Conn) context.Context {
-			if t, ok := nc.(interface{ NetConn() net.Conn }); ok {
-				nc = t.NetConn()
-			}
-			return context.WithValue(ctx, clientKey{}, nc)
+			return context.WithValue(ctx, connKey{}, nc)
 		},
 	}
 	for _, r := range []route{{}, {internal: true}, {cleartext: true}, {internal: true, cleartext: true}} {
@@ -70,7 +65,7 @@ func newFront(e *Engine) *front {
 	return f
 }
 
-type clientKey struct{}
+type connKey struct{}
 
 func (f *front) transport(r route) *http.Transport {
 	protocols := new(http.Protocols)
@@ -118,8 +113,12 @@ func (f *front) serve(c *client, conn net.Conn) {
 	f.once.Do(func() {
 		f.e.wg.Go(func() { _ = f.srv.Serve(f) }) // always ErrServerClosed
 	})
+	x := newH2(c, conn)
+	if x.open() != nil {
+		return // there was no request, or what was wrong is recorded
+	}
 	select {
-	case f.in <- conn:
+	case f.in <- x:
 		<-c.ctx.Done() // Close of c ends it
 	case <-f.done:
 	case <-c.ctx.Done():
@@ -169,31 +168,28 @@ func (f *front) enter() bool {
 
 // ServeHTTP serves one stream.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c, ok := r.Context().Value(clientKey{}).(*client)
+	conn, ok := r.Context().Value(connKey{}).(*h2conn)
 	if !ok || !f.enter() {
 		panic(http.ErrAbortHandler)
 	}
 	defer f.handlers.Done()
+	c := conn.c
 	c.requests.Add(1)
 	n := f.e.begin(c)
 	defer f.e.finish(n)
 	x := h2exchange{f: f, c: c, n: n, w: w, r: r}
-	if !c.gauge.requests.take() {
+	n.Proto, n.Scheme, n.Method, n.Path, n.UA = capture.ProtoHTTP2, c.scheme().String(), r.Method, r.RequestURI, r.UserAgent()
+	id, ok := conn.in.field.take(r.Header)
+	if !ok { // its header block swallowed the number
+		n.refused(policy.ReasonBadRequest, "a header block that does not end where it says")
+		panic(http.ErrAbortHandler)
+	}
+	defer conn.left(id)
+	if !conn.claim(id) {
 		x.crowded()
 		return
 	}
-	defer c.gauge.requests.give()
 	x.serve()
-	x.flush()
-}
-
-// flush waits until the client's flow control has taken all of the answer. The
-// server would do so only after the handler has ended, and is counted out.
-func (x *h2exchange) flush() {
-	if n, known := x.n.RespBytes.Get(); known && n == 0 || x.r.Method == http.MethodHead {
-		return // no body; a flush would put the end of the stream in a frame of its own
-	}
-	_ = http.NewResponseController(x.w).Flush() // it may be gone
 }
 
 // crowded refuses a stream beyond what its box may have in flight. A client
@@ -201,11 +197,10 @@ func (x *h2exchange) flush() {
 // those streams would be held instead.
 func (x *h2exchange) crowded() {
 	d := crowded(x.c.target)
-	x.n.Proto, x.n.Method, x.n.Path, x.n.UA = capture.ProtoHTTP2, x.r.Method, x.r.RequestURI, x.r.UserAgent()
 	if x.c.gauge.refusing.take() {
 		defer x.c.gauge.refusing.give()
 		x.refuse(d)
-		x.flush()
+		_ = http.NewResponseController(x.w).Flush() // it may be gone
 		return
 	}
 	x.n.denied(d)
@@ -227,11 +222,7 @@ type h2exchange struct {
 
 func (x *h2exchange) serve() {
 	c, n, r := x.c, x.n, x.r
-	scheme := connect.SchemeHTTP
-	if r.TLS != nil || c.secure {
-		scheme = connect.SchemeHTTPS
-	}
-	n.Proto, n.Scheme, n.Method, n.Path, n.UA = capture.ProtoHTTP2, scheme.String(), r.Method, r.RequestURI, r.UserAgent()
+	scheme := c.scheme()
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 		n.Proto = capture.ProtoGRPC
 	}

@@ -161,7 +161,7 @@ func (x *h2exchange) copy(body io.Reader, rc *http.ResponseController, flush boo
 			}
 		}
 		if err == io.EOF { //nolint:errorlint // as io.Reader says
-			return total, nil
+			return total, x.ctx.Err() // an origin that was told to stop may still end its answer in order
 		}
 		if err != nil {
 			return total, err
