@@ -7,21 +7,27 @@ TOOLS   := .cache/tools
 
 export CGO_ENABLED ?= 0
 
-.PHONY: all build box run test unit vet cross e2e race fuzz bench soak lint fmt tools clean
+.PHONY: all build box guest run test unit vet cross e2e race fuzz bench soak lint fmt tools clean
 
 all: build
 
-# On Linux the part that runs in boxes is a program of its own, embedded.
+# The parts that run in boxes and in virtual machines are programs of their
+# own, embedded; boxes that are no virtual machines are made on Linux only.
+TAGS := fyguest
 ifeq ($(shell $(GO) env GOOS),linux)
-build: TAGS := -tags fybox
+TAGS := fybox,fyguest
 build: box
 endif
-build:
-	$(GO) build -trimpath $(TAGS) -ldflags '$(LDFLAGS)' -o bin/fy ./cmd/fy
+build: guest
+	$(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/fy ./cmd/fy
 	@cp bin/fy bin/.fy && mv -f bin/.fy bin/fy # what a linker wrote lies in memory in small pieces: a fifth of each start
 
 box:
 	$(GO) build -trimpath -ldflags '-s -w' -o cmd/fy/fy-box ./cmd/fy-box
+
+# A virtual machine runs Linux, on the kind of processor that its host has.
+guest:
+	GOOS=linux $(GO) build -trimpath -ldflags '-s -w' -o cmd/fy/fy-guest ./cmd/fy-guest
 
 # The main job on real input, as a tour of a minute. TOUR=-own asks no registry.
 run: build
@@ -38,8 +44,9 @@ vet:
 	$(GO) vet -tags e2e ./test/...
 
 # The other platforms build, tests too.
-cross:
+cross: guest
 	GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	GOOS=darwin GOARCH=arm64 $(GO) vet -tags fyguest ./cmd/fy
 	GOOS=linux GOARCH=arm64 $(GO) build ./...
 
 unit:

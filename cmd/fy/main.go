@@ -41,7 +41,7 @@ func run() int {
 		case namespace.ProbeVerb:
 			return probe.Main(context.Background(), os.Stdin, os.Stdout)
 		case supervisor.Verb:
-			return supervisor.Main(os.Args[2:], version(), boxProgram)
+			return supervisor.Main(os.Args[2:], version(), supervisor.Programs{Box: boxProgram, Guest: guestProgram})
 		}
 	}
 	dir, err := os.Getwd()

@@ -64,6 +64,7 @@ ui/cli:                   ui/term host/state host/config host/control box wall/n
 arch:
 testkit:
 cmd/fy-box:               wall/namespace box/agent
+cmd/fy-guest:             box/container proof/vmprobe
 cmd/fy:                   ui/cli ui/term host/supervisor host/control host/config host/state wall/namespace box box/agent box/container proof proof/probe proof/vmprobe
 `
 

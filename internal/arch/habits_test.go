@@ -44,7 +44,7 @@ var homes = []struct {
 	{"os/exec.*", "host wall machine ui box proof", "nothing on a request's way starts a program"},
 	{"text/template.*", "nowhere", "rules and scripts are built from typed values"},
 	{"html/template.*", "nowhere", "rules and scripts are built from typed values"},
-	{"unsafe.*", "wall proof/probe box/agent ui/term egress/proxy egress/intake/redirect", "system calls only"},
+	{"unsafe.*", "wall proof/probe box/agent box/container ui/term egress/proxy egress/intake/redirect", "system calls only"},
 }
 
 func TestCallsHaveOneHome(t *testing.T) {

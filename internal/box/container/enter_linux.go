@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -162,34 +161,4 @@ func feed(from io.Reader, input, master *os.File, pid int) {
 			_ = setSize(master, binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:]))
 		}
 	}
-}
-
-func setSize(f *os.File, rows, cols uint16) error {
-	return unix.IoctlSetWinsize(int(f.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
-}
-
-// terminal makes a pseudo terminal.
-func terminal(rows, cols uint16) (master, slave *os.File, err error) {
-	m, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a terminal: %w", err)
-	}
-	master = os.NewFile(uintptr(m), "ptmx")
-	n, err := unix.IoctlGetInt(m, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(m, unix.TIOCSPTLCK, 0)
-	}
-	var s int
-	if err == nil {
-		s, err = unix.Open("/dev/pts/"+strconv.Itoa(n), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	}
-	if err != nil {
-		_ = master.Close()
-		return nil, nil, fmt.Errorf("open a terminal: %w", err)
-	}
-	slave = os.NewFile(uintptr(s), "tty")
-	if rows > 0 && cols > 0 {
-		err = setSize(master, rows, cols)
-	}
-	return master, slave, err
 }

@@ -222,7 +222,7 @@ func (k *Keeper) exec(ctx context.Context, c *wire.Conn, e *wire.Exec, files []*
 	if slave != nil {
 		err := rawMode(slave)
 		if err == nil {
-			typed, err = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", slave.Fd()), os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
+			typed, err = os.OpenFile(slave.Name(), os.O_RDWR|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
 		}
 		if err != nil {
 			fail(err)

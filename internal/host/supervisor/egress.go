@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -159,15 +158,6 @@ func (s *Supervisor) trustFiles() (map[string][]byte, error) {
 		return nil, err
 	}
 	return box.TrustFiles(s.authority.PEM(), ca.Bundle(system), ca.Bundle(nil, extra...))
-}
-
-// bootID names this boot of the host, "" where there is no such thing.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return string(b[:min(len(b), 36)])
 }
 
 // bootChanged tells whether the project was last supervised under another boot, and notes this one. A note that cannot be

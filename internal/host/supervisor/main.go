@@ -21,9 +21,14 @@ import (
 // Verb is the hidden verb of fy's own binary that runs a supervisor.
 const Verb = "__supervisor"
 
+// Programs are those that fy carries. Nil is fy itself.
+type Programs struct {
+	Box   []byte // of keepers and agents
+	Guest []byte // of virtual machines, for Linux
+}
+
 // Main is the supervisor's process: it was started by control.Launch, in a session of its own. It returns the exit status.
-// box is the program of keepers and agents, nil if that is fy itself.
-func Main(args []string, version string, box []byte) int {
+func Main(args []string, version string, programs Programs) int {
 	ready := control.ReadyPipe()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	fail := func(err error) int {
@@ -58,7 +63,7 @@ func Main(args []string, version string, box []byte) int {
 	}
 	err = Run(ctx, Options{
 		Host:    config.Host{Layout: layout, Getenv: os.Getenv, GOOS: runtime.GOOS},
-		Project: p, Dir: *dir, Version: version, Program: program, Box: box, Binary: control.Binary(),
+		Project: p, Dir: *dir, Version: version, Program: program, Programs: programs, Binary: control.Binary(),
 		Getenv: os.Getenv, Log: log, Now: time.Now, Ready: ready,
 	})
 	switch {

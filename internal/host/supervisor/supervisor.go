@@ -38,7 +38,7 @@ type Options struct {
 	Dir      string // the checkout
 	Version  string
 	Program  string // path of fy's executable, loaded into sealed memory for probes
-	Box      []byte // the program of keepers and agents; nil: fy's executable
+	Programs Programs
 	Binary   string // its identity, see control.Binary
 	Getenv   func(string) string
 	Log      *slog.Logger
@@ -207,8 +207,8 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	}
 	s.trust = sync.OnceValues(s.trustFiles)
 	s.whole = sync.OnceValues(func() (*namespace.Program, error) { return namespace.OpenProgram(opt.Program) })
-	if s.program = s.whole; len(opt.Box) > 0 {
-		s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.EmbeddedProgram(opt.Box) })
+	if s.program = s.whole; len(opt.Programs.Box) > 0 {
+		s.program = sync.OnceValues(func() (*namespace.Program, error) { return namespace.EmbeddedProgram(opt.Programs.Box) })
 	}
 	if err := s.seed(ctx, cfg); err != nil {
 		return s, err

@@ -191,19 +191,21 @@ func (s *Supervisor) vmLost() {
 	}
 }
 
-// share is the directory that the machine sees read-only, and our own program in it, of the same kind as this computer's. Another
-// fy has another name: the machine would go on with what it read of the old one.
+// share is the directory that the machine sees read-only, and our program for it in there. Another fy has another name: the machine
+// would go on with what it read of the old one.
 func (s *Supervisor) share() (dir, name string, err error) {
-	if runtime.GOOS != "linux" {
-		return "", "", &control.Error{Code: control.CodeHost, Detail: "boxes in a VM are built for Linux hosts only: the VM needs fy for Linux", Hint: "fy doctor"}
+	data := s.opt.Programs.Guest
+	if len(data) == 0 {
+		if runtime.GOOS != "linux" {
+			return "", "", &control.Error{Code: control.CodeHost, Detail: "this fy was built without its program for Linux, which a VM needs", Hint: "build it with make build"}
+		}
+		if data, err = os.ReadFile(s.opt.Program); err != nil {
+			return "", "", fmt.Errorf("read our own program: %w", err)
+		}
 	}
 	dir = filepath.Join(s.opt.Project.Dir, "guest")
 	if err := state.EnsureDir(dir); err != nil {
 		return "", "", err
-	}
-	data, err := os.ReadFile(s.opt.Program)
-	if err != nil {
-		return "", "", fmt.Errorf("read our own program: %w", err)
 	}
 	sum := sha256.Sum256(data)
 	name = "fy-" + hex.EncodeToString(sum[:6])

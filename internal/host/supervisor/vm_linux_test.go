@@ -96,3 +96,15 @@ func TestMachineOfAnotherBackendIsRefused(t *testing.T) {
 		t.Error("two services share a port")
 	}
 }
+
+func TestProcessThatLsofNames(t *testing.T) {
+	for out, want := range map[string]string{
+		"p123\ncnginx\nf6\n":             `"nginx", process 123`,
+		"p1\nca\"b\x1b[1m\np2\ncother\n": `"a\"b\x1b[1m", process 1`,
+		"": "", "pnone\ncx\n": "",
+	} {
+		if got := lsofName(out); got != want {
+			t.Errorf("%q: %s, want %s", out, got, want)
+		}
+	}
+}

@@ -324,3 +324,39 @@ echo sha256:1234
 		t.Errorf("%s stays: %v", where, err)
 	}
 }
+
+// A machine is given the program that fy carries for it, where there is one, and by another name when that changes.
+func TestMachineIsGivenItsOwnProgram(t *testing.T) {
+	s, _ := vmWorld(t, vmConfig)
+	read := func() (name, text string) {
+		dir, name, err := s.share()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+		return name, string(b)
+	}
+	s.opt.Programs.Guest = []byte("for the guest")
+	first, text := read()
+	if text != "for the guest" {
+		t.Errorf("got %.40q", text)
+	}
+	s.opt.Programs.Guest = []byte("for the guest, a later one")
+	if second, _ := read(); second == first {
+		t.Error("another program has the same name")
+	}
+	s.opt.Programs.Guest = nil
+	self, err := os.ReadFile(s.opt.Program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, text := read(); text != string(self) {
+		t.Error("without one it is fy itself")
+	}
+}

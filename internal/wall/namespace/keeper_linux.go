@@ -308,12 +308,6 @@ func procHint() error {
 	return errors.New("a masked /proc outside (a container) forbids a new one inside: see fy doctor")
 }
 
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		f.Close()
-	}
-}
-
 // finish ends the box.
 func (k *keeper) finish() { k.endOnce.Do(k.end) }
 

@@ -124,10 +124,3 @@ func family4or6(host string) string {
 	}
 	return "4"
 }
-
-const (
-	linkProxy     = "proxy"
-	linkRedirect  = "redirect"
-	linkDNSStream = "dns-stream"
-	linkDNSPacket = "dns-packet"
-)

@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package container
 
 import (
@@ -8,7 +10,7 @@ import (
 
 // rawMode makes a terminal pass every byte: the one in the container is what cooks them.
 func rawMode(f *os.File) error {
-	t, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	t, err := unix.IoctlGetTermios(int(f.Fd()), getTermios)
 	if err != nil {
 		return err
 	}
@@ -17,7 +19,7 @@ func rawMode(f *os.File) error {
 	t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 	t.Cflag = t.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
-	return unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t)
+	return unix.IoctlSetTermios(int(f.Fd()), setTermios, t)
 }
 
 func size(f *os.File) (rows, cols uint16, err error) {
@@ -26,4 +28,8 @@ func size(f *os.File) (rows, cols uint16, err error) {
 		return 0, 0, err
 	}
 	return ws.Row, ws.Col, nil
+}
+
+func setSize(f *os.File, rows, cols uint16) error {
+	return unix.IoctlSetWinsize(int(f.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
 }

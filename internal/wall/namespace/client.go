@@ -11,10 +11,22 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"foldyard/internal/box/wire"
 )
+
+// Names of the sockets that a keeper hands over.
+const (
+	linkProxy     = "proxy"
+	linkRedirect  = "redirect"
+	linkDNSStream = "dns-stream"
+	linkDNSPacket = "dns-packet"
+)
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
 
 // Client speaks to the keeper of one box over its socket.
 type Client struct {
@@ -71,21 +83,6 @@ func (c *Client) Facts(ctx context.Context) (*Facts, error) {
 	return f, nil
 }
 
-// Probe runs the battery, p's ProbeVerb, in the box's namespaces and returns its JSON. With asRoot it keeps all capabilities of the
-// box's user namespace.
-func (c *Client) Probe(ctx context.Context, p *Program, plan []byte, asRoot bool) ([]byte, error) {
-	m := &wire.Message{Op: "probe", Data: plan}
-	if asRoot {
-		m.Names = []string{"root"}
-	}
-	a, files, err := c.ask(ctx, m, p.f)
-	closeAll(files)
-	if err != nil {
-		return nil, err
-	}
-	return a.Data, nil
-}
-
 // Who names the process in the box that owns the socket with this local address.
 func (c *Client) Who(ctx context.Context, socket netip.AddrPort) (*Process, error) {
 	b, err := json.Marshal(socket)
@@ -140,7 +137,7 @@ type Links struct {
 	DNSStream []net.Listener
 	DNSPacket []net.PacketConn
 
-	keeper  int // pidfd of the keeper; -1 where it is not a process of this computer
+	keeper  *held // nil where it is not a process of this computer
 	conn    *wire.Conn
 	refused func([]Refusal)
 	mu      sync.Mutex // one SetGranted at a time; guards keeper
@@ -178,9 +175,9 @@ func receiveLinks(conn *wire.Conn, refused func([]Refusal)) (*Links, error) {
 	if m.Op != "links" || len(m.Names) != len(files) {
 		return nil, errors.New(m.Error)
 	}
-	l := &Links{conn: conn, keeper: -1, refused: refused, acks: make(chan error, 1), gone: make(chan struct{})}
+	l := &Links{conn: conn, refused: refused, acks: make(chan error, 1), gone: make(chan struct{})}
 	if m.Pid > 0 {
-		if l.keeper, err = unix.PidfdOpen(m.Pid, 0); err != nil {
+		if l.keeper, err = hold(m.Pid); err != nil {
 			return nil, fmt.Errorf("hold the keeper: %w", err)
 		}
 	}
@@ -286,13 +283,10 @@ func (l *Links) closeSockets() {
 func (l *Links) Kill() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.keeper < 0 {
+	if l.keeper == nil {
 		return errors.New("end the box: its keeper is no process of this computer")
 	}
-	if err := unix.PidfdSendSignal(l.keeper, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("end the box: %w", err)
-	}
-	return nil
+	return l.keeper.kill()
 }
 
 // Close gives the sockets up. It may be called once.
@@ -302,9 +296,9 @@ func (l *Links) Close() {
 	l.closeSockets()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.keeper >= 0 {
-		unix.Close(l.keeper)
-		l.keeper = -1
+	if l.keeper != nil {
+		l.keeper.close()
+		l.keeper = nil
 	}
 }
 
