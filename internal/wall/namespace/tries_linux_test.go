@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 	"unsafe"
 
@@ -83,11 +86,12 @@ var tries = map[string]func() error{
 		if err := unix.Kill(1, unix.SIGKILL); err != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond)
-		if unix.Kill(1, 0) == nil {
-			return errors.New("pid 1 goes on")
+		// The kernel has dropped the signal by now, or pid 1 has it, and all that is in the box ends with it.
+		status, err := os.ReadFile("/proc/1/status")
+		if err != nil || dying(string(status)) {
+			return nil
 		}
-		return nil
+		return errors.New("pid 1 goes on")
 	},
 	"git-config":      func() error { return appendTo(".git/config") },
 	"git-hook":        func() error { return os.WriteFile(".git/hooks/post-checkout", nil, 0o755) },
@@ -114,6 +118,51 @@ var tries = map[string]func() error{
 		}
 		return nil
 	},
+}
+
+// dying tells from a /proc/PID/status whether SIGKILL is pending, or has ended the process.
+func dying(status string) bool {
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "State":
+			if value[0] == 'Z' || value[0] == 'X' {
+				return true
+			}
+		case "SigPnd", "ShdPnd":
+			if set, err := strconv.ParseUint(value, 16, 64); err != nil || set&(1<<(unix.SIGKILL-1)) != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// The control of pid1-kill: a process that is killed is seen to be.
+func TestDyingIsSeen(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	look := func() bool {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dying(string(status))
+	}
+	if look() {
+		t.Error("it is said to be dying while it lives")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); !look(); { // for a moment it is neither here nor there; then it stays until it is waited for
+		if time.Now().After(end) {
+			t.Fatal("it is not said to be dying once it was killed")
+		}
+	}
+	_ = cmd.Wait() // it was killed
 }
 
 func dialUnix(p string) error {
