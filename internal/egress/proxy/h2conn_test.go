@@ -191,6 +191,22 @@ func TestWhatNoHandlerSeesIsRecorded(t *testing.T) {
 	}
 }
 
+// net/http would answer it, granted or not.
+func TestOptionsStarIsJudged(t *testing.T) {
+	w := newWorld(t)
+	w.web("a.test:443", webH1, greet)
+	ask := func(by entry) {
+		f, _ := frames(t, w.tls(by, "a.test:443", "a.test", "h2"), 65535)
+		ok(t, sendHead(f, 1, block(":method", "OPTIONS", ":scheme", "https", ":authority", "a.test", ":path", "*")))
+		readAnswer(t, f, 1)
+	}
+	ask(byRedirect)
+	w.sawReason("a.test", policy.ReasonNotGranted)
+	w.allow("a.test")
+	ask(byConnect)
+	w.saw("the one that is granted", func(r *capture.Record) bool { return r.Verdict == capture.VerdictAllow && r.Path == "*" })
+}
+
 // readAnswer reads frames until the answer of the stream has ended.
 func readAnswer(t *testing.T, f *http2.Framer, id uint32) {
 	t.Helper()
@@ -221,6 +237,19 @@ func TestSettingsMayBeLate(t *testing.T) {
 	ok(t, f.WriteSettings())
 	ok(t, sendHead(f, 1, headOfA()))
 	readAnswer(t, f, 1)
+}
+
+func TestSettingsAreAwaitedSoLong(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Limits.HeaderTime = 50 * time.Millisecond })
+	w.allow("a.test")
+	w.web("a.test:443", webH1, greet)
+	c := w.tls(byConnect, "a.test:443", "a.test", "h2")
+	_, err := io.WriteString(c, http2.ClientPreface)
+	ok(t, err)
+	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	w.settled()
 }
 
 func TestWhatIsNoHTTP2(t *testing.T) {
