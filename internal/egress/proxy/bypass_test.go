@@ -333,20 +333,8 @@ func TestOtherUpgradesAreRemoved(t *testing.T) {
 
 // An origin that changes the protocol although nobody asked.
 func TestUnaskedProtocolChangeIsRefused(t *testing.T) {
-	w := newWorld(t)
-	w.allow("a.test")
-	w.raw("a.test:80", func(c net.Conn) {
-		_, _ = readUntil(c, "\r\n\r\n")
-		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\nsecret")
-		_, _ = io.Copy(io.Discard, c)
-	})
-	c, err := w.dial(byRedirect, "a.test:80")
-	ok(t, err)
-	defer c.Close()
-	r, body := ask(t, c, "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-	if r.StatusCode != 502 || strings.Contains(body, "secret") {
-		t.Errorf("got %d %q", r.StatusCode, body)
-	}
+	const upgrade = "Connection: Upgrade\r\nUpgrade: h2c\r\n"
+	wrongSwitch(t, upgrade, upgrade)
 }
 
 // A36: extended CONNECT and CONNECT on HTTP/2.
@@ -417,10 +405,7 @@ func TestTunnelSNI(t *testing.T) {
 		for _, sni := range []string{"evil.test", "", "p.test"} {
 			t.Run(string(by)+"/"+sni, func(t *testing.T) {
 				w := newWorld(t)
-				w.edit(func(f *policy.File) {
-					f.Allow = []policy.Entry{{Rule: "p.test", Level: policy.Permanent}}
-					f.Passthrough = []string{"p.test"}
-				})
+				w.tunnel("p.test")
 				w.web("p.test:443", webH1, greet)
 				c, err := w.dial(by, "p.test:443")
 				ok(t, err)

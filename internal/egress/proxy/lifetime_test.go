@@ -337,10 +337,7 @@ func TestNarrowing(t *testing.T) {
 // now.
 func TestTunnelEndsWhenItWouldBeDecrypted(t *testing.T) {
 	w := newWorld(t)
-	w.edit(func(f *policy.File) {
-		f.Allow = []policy.Entry{{Rule: "p.test", Level: policy.Permanent}}
-		f.Passthrough = []string{"p.test"}
-	})
+	w.tunnel("p.test")
 	w.web("p.test:443", webH1, greet)
 	c, err := w.dial(byRedirect, "p.test:443")
 	ok(t, err)

@@ -79,10 +79,7 @@ func TestTwoNamesOnOneAddress(t *testing.T) {
 func TestTwoNamesOnOneAddressInATunnel(t *testing.T) {
 	for _, by := range ways() {
 		w := newWorld(t)
-		w.edit(func(f *policy.File) {
-			f.Allow = []policy.Entry{{Rule: "a.test", Level: policy.Permanent}, {Rule: "b.test", Level: policy.Permanent}}
-			f.Passthrough = []string{"a.test", "b.test"}
-		})
+		w.tunnel("a.test", "b.test")
 		w.web("a.test:443", webH1, greet)
 		w.share("b.test", "a.test:443")
 		for _, c := range []struct{ to, sni string }{{"a.test", "a.test"}, {"b.test", "b.test"}, {"a.test", "b.test"}, {"b.test", "a.test"}} {

@@ -438,25 +438,29 @@ func TestClientAbortWhileWaiting(t *testing.T) {
 }
 
 // B15: a WebSocket whose server speaks first, that idles and half-closes.
+// echoSocket sends "first" and then what it gets, on a WebSocket; it greets
+// those who want none.
+func echoSocket(rw http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Upgrade") == "" {
+		greet(rw, r)
+		return
+	}
+	c, brw, err := rw.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	fmt.Fprintf(brw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\nfirst", acceptKey(r.Header.Get("Sec-WebSocket-Key")))
+	_ = brw.Flush()
+	_, _ = io.Copy(c, brw)
+}
+
 func TestWebSocket(t *testing.T) {
 	t.Parallel()
 	for _, by := range ways() {
 		w := newWorld(t, func(c *Config) { c.Limits.Idle, c.Limits.HeaderTime = 300*time.Millisecond, 300*time.Millisecond })
 		w.allow("a.test")
-		w.web("a.test:443", webH1, func(rw http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Upgrade") != "websocket" {
-				http.Error(rw, "no", http.StatusUpgradeRequired)
-				return
-			}
-			c, brw, err := rw.(http.Hijacker).Hijack()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			fmt.Fprintf(brw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\nfirst", acceptKey(r.Header.Get("Sec-WebSocket-Key")))
-			_ = brw.Flush()
-			_, _ = io.Copy(c, brw)
-		})
+		w.web("a.test:443", webH1, echoSocket)
 		c := w.tls(by, "a.test:443", "a.test")
 		fmt.Fprint(c, "GET /ws HTTP/1.1\r\nHost: a.test\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
 		head, err := readUntil(c, "\r\n\r\n")
@@ -482,7 +486,7 @@ func TestWebSocket(t *testing.T) {
 		if n, _ := rec.ReqBytes.Get(); rec.Status != 101 || n != 300_003 {
 			t.Errorf("record %+v", rec)
 		}
-		if r, _ := ask(t, w.tls(by, "a.test:443", "a.test"), "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"); r.StatusCode != 426 {
+		if r, _ := ask(t, w.tls(by, "a.test:443", "a.test"), "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"); r.StatusCode != 200 {
 			t.Errorf("%s: plain request: %d", by, r.StatusCode)
 		}
 	}
@@ -490,18 +494,25 @@ func TestWebSocket(t *testing.T) {
 
 // A 101 without the accept key of this handshake is no WebSocket.
 func TestFalseWebSocketIsRefused(t *testing.T) {
+	wrongSwitch(t, "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
+		"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: bm90IGl0\r\n")
+}
+
+// wrongSwitch has an origin change the protocol with fields of its own, which
+// no client may see.
+func wrongSwitch(t *testing.T, asked, answered string) {
+	t.Helper()
 	w := newWorld(t)
 	w.allow("a.test")
 	w.raw("a.test:80", func(c net.Conn) {
 		_, _ = readUntil(c, "\r\n\r\n")
-		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: bm90IGl0\r\n\r\nsecret")
+		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n"+answered+"\r\nsecret")
 		_, _ = io.Copy(io.Discard, c)
 	})
 	c, err := w.dial(byRedirect, "a.test:80")
 	ok(t, err)
 	defer c.Close()
-	r, body := ask(t, c, "GET / HTTP/1.1\r\nHost: a.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-	if r.StatusCode != 502 || strings.Contains(body, "secret") {
+	if r, body := ask(t, c, "GET / HTTP/1.1\r\nHost: a.test\r\n"+asked+"\r\n"); r.StatusCode != 502 || strings.Contains(body, "secret") {
 		t.Errorf("got %d %q", r.StatusCode, body)
 	}
 }

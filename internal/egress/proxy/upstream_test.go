@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"foldyard/internal/egress/dialer"
-	"foldyard/internal/egress/policy"
 )
 
 // corporate is an upstream proxy that counts what was asked of it and finds
@@ -92,24 +91,10 @@ func TestEverythingGoesThroughTheUpstreamProxy(t *testing.T) {
 			conns.Go(func() { p.serve(c) })
 		}
 	}()
-	w.edit(func(f *policy.File) { f.Passthrough = []string{"pinned.test"} })
-	w.allow("plain.test", "h1.test", "h2.test", "pinned.test", "ssh.test:22")
-	socket := func(rw http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Upgrade") == "" {
-			greet(rw, r)
-			return
-		}
-		c, brw, err := rw.(http.Hijacker).Hijack()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		fmt.Fprintf(brw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\nfirst", acceptKey(r.Header.Get("Sec-WebSocket-Key")))
-		_ = brw.Flush()
-		_, _ = io.Copy(c, brw)
-	}
-	w.web("plain.test:80", webPlain, socket)
-	w.web("h1.test:443", webH1, socket)
+	w.tunnel("pinned.test")
+	w.allow("plain.test", "h1.test", "h2.test", "ssh.test:22")
+	w.web("plain.test:80", webPlain, echoSocket)
+	w.web("h1.test:443", webH1, echoSocket)
 	w.web("h2.test:443", webH2, greet)
 	w.web("pinned.test:443", webH1, greet)
 	w.raw("ssh.test:22", func(c net.Conn) { _, _ = io.WriteString(c, "banner\n"); _, _ = io.Copy(io.Discard, c) })

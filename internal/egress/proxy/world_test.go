@@ -177,6 +177,12 @@ func (w *world) allow(rules ...string) {
 	})
 }
 
+// tunnel grants hosts for good, and has them tunnelled.
+func (w *world) tunnel(hosts ...string) {
+	w.edit(func(f *policy.File) { f.Passthrough = append(f.Passthrough, hosts...) })
+	w.allow(hosts...)
+}
+
 // edit changes the policy and tells the engine.
 func (w *world) edit(change func(*policy.File)) {
 	w.t.Helper()

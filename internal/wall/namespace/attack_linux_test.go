@@ -229,21 +229,22 @@ func TestRefusedTrafficEndsAtOnceAndIsTold(t *testing.T) {
 	}
 }
 
-func TestNamesAndGrantedAddressesEndInOurListener(t *testing.T) {
-	c, spec := testBox(t, func(s *Spec) { withHelper(t, s) })
+// answered adopts a box and answers it: what is redirected by f, DNS with what was asked.
+func answered(t *testing.T, c *Client, f func(net.Conn)) *Links {
+	t.Helper()
 	links, err := c.Adopt(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer links.Close()
+	t.Cleanup(func() { links.Close() })
 	for _, l := range links.Redirect {
 		go func() {
 			for {
-				conn, err := l.Accept()
+				conn, err := l.AcceptTCP()
 				if err != nil {
 					return
 				}
-				conn.Write([]byte("ours"))
+				f(conn)
 				conn.Close()
 			}
 		}()
@@ -260,23 +261,30 @@ func TestNamesAndGrantedAddressesEndInOurListener(t *testing.T) {
 			}
 		}()
 	}
-	out, _ := in(t, c, spec, "./helper "+dialVerb+" tcp 198.18.5.5:5432 tcp [fd5b:7d1e:9c04::9]:443 udp 192.0.2.53:53 udp [2001:db8::53]:53 tcp 192.0.2.80:80")
+	return links
+}
+
+// saysInOrder fails the test unless each line of out holds what is wanted of it.
+func saysInOrder(t *testing.T, out string, want ...string) {
+	t.Helper()
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	for i, want := range []string{"ours", "ours", "answer to", "answer to", "refused"} {
-		if i >= len(lines) || !strings.Contains(lines[i], want) {
-			t.Fatalf("line %d of\n%s\nwant %q", i, out, want)
+	for i, w := range want {
+		if i >= len(lines) || !strings.Contains(lines[i], w) {
+			t.Fatalf("line %d of\n%s\nwant %q", i, out, w)
 		}
 	}
+}
+
+func TestNamesAndGrantedAddressesEndInOurListener(t *testing.T) {
+	c, spec := testBox(t, func(s *Spec) { withHelper(t, s) })
+	links := answered(t, c, func(conn net.Conn) { fmt.Fprint(conn, "ours") })
+	out, _ := in(t, c, spec, "./helper "+dialVerb+" tcp 198.18.5.5:5432 tcp [fd5b:7d1e:9c04::9]:443 udp 192.0.2.53:53 udp [2001:db8::53]:53 tcp 192.0.2.80:80")
+	saysInOrder(t, out, "ours", "ours", "answer to", "answer to", "refused")
 	if err := links.SetGranted([]netip.Prefix{netip.MustParsePrefix("192.0.2.80/32"), netip.MustParsePrefix("2001:db8:1::/48"), netip.MustParsePrefix("2001:db8:1:2::/64")}); err != nil {
 		t.Fatal(err)
 	}
 	out, _ = in(t, c, spec, "./helper "+dialVerb+" tcp 192.0.2.80:80 tcp 192.0.2.81:80 tcp [2001:db8:1:ffff::1]:80 tcp [2001:db8:2::]:80")
-	lines = strings.Split(strings.TrimSpace(out), "\n")
-	for i, want := range []string{"ours", "refused", "ours", "refused"} {
-		if i >= len(lines) || !strings.Contains(lines[i], want) {
-			t.Fatalf("granted: line %d of\n%s\nwant %q", i, out, want)
-		}
-	}
+	saysInOrder(t, out, "ours", "refused", "ours", "refused")
 	if err := links.SetGranted(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -291,45 +299,12 @@ func TestPortsDoWithoutRules(t *testing.T) {
 	if f, err := c.Facts(t.Context()); err != nil || f.Rules != "ports" || len(f.Devices) != 1 {
 		t.Fatalf("facts %+v %v, want rules by ports and loopback alone", f, err)
 	}
-	links, err := c.Adopt(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer links.Close()
-	for _, l := range links.Redirect {
-		go func() {
-			for {
-				conn, err := l.AcceptTCP()
-				if err != nil {
-					return
-				}
-				fmt.Fprint(conn, "for ", conn.LocalAddr())
-				conn.Close()
-			}
-		}()
-	}
-	for _, p := range links.DNSPacket {
-		go func() {
-			b := make([]byte, 512)
-			for {
-				n, from, err := p.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				p.WriteTo(append([]byte("answer to "), b[:n]...), from)
-			}
-		}()
-	}
+	links := answered(t, c, func(conn net.Conn) { fmt.Fprint(conn, "for ", conn.LocalAddr()) })
 	if err := links.SetGranted([]netip.Prefix{netip.MustParsePrefix("192.0.2.80/32")}); err != nil {
 		t.Errorf("granted addresses: %v", err)
 	}
 	out, _ := in(t, c, spec, "./helper "+dialVerb+" tcp 198.18.5.5:443 tcp [fd5b:7d1e:9c04::9]:80 udp 198.18.0.1:53 tcp 192.0.2.80:22 tcp 198.18.5.5:4444 udp 192.0.2.53:443")
-	lines := strings.Split(strings.TrimSpace(out), "\n")
-	for i, want := range []string{"for 198.18.5.5:443", "for [fd5b:7d1e:9c04::9]:80", "answer to", "for 192.0.2.80:22", "refused fast", "refused fast"} {
-		if i >= len(lines) || !strings.Contains(lines[i], want) {
-			t.Fatalf("line %d of\n%s\nwant %q", i, out, want)
-		}
-	}
+	saysInOrder(t, out, "for 198.18.5.5:443", "for [fd5b:7d1e:9c04::9]:80", "answer to", "for 192.0.2.80:22", "refused fast", "refused fast")
 }
 
 // A one-shot box whose launcher died before its command was launched ends by itself; one that has its command goes on.
