@@ -126,7 +126,12 @@ func (p *prober) ping(id string, v4 bool, protocol int, kind byte) Finding {
 		closeFD(fd)
 		t.add(o, a.Addr().String(), how)
 	}
-	f := t.finding(noAddrs)
+	return t.sockets(noAddrs)
+}
+
+// sockets is the finding of a row about sockets that must not open.
+func (t *tally) sockets(none string) Finding {
+	f := t.finding(none)
 	f.Uncontrolled = tcpSocketOpens()
 	return f
 }
@@ -158,9 +163,7 @@ func (p *prober) rawSocket(context.Context, string) Finding {
 		noSocket(&t, "IPv4", unix.AF_INET, unix.SOCK_RAW, protocol)
 		noSocket(&t, "IPv6", unix.AF_INET6, unix.SOCK_RAW, protocol)
 	}
-	f := t.finding("")
-	f.Uncontrolled = tcpSocketOpens()
-	return f
+	return t.sockets("")
 }
 
 func (p *prober) packetSocket(context.Context, string) Finding {
@@ -168,18 +171,14 @@ func (p *prober) packetSocket(context.Context, string) Finding {
 	noSocket(&t, "raw", unix.AF_PACKET, unix.SOCK_RAW, 0)
 	noSocket(&t, "datagram", unix.AF_PACKET, unix.SOCK_DGRAM, 0)
 	noSocket(&t, "old", unix.AF_INET, unix.SOCK_PACKET, 0x300)
-	f := t.finding("")
-	f.Uncontrolled = tcpSocketOpens()
-	return f
+	return t.sockets("")
 }
 
 func (p *prober) vsock(context.Context, string) Finding {
 	var t tally
 	noSocket(&t, "stream", unix.AF_VSOCK, unix.SOCK_STREAM, 0)
 	noSocket(&t, "datagram", unix.AF_VSOCK, unix.SOCK_DGRAM, 0)
-	f := t.finding("")
-	f.Uncontrolled = tcpSocketOpens()
-	return f
+	return t.sockets("")
 }
 
 // socketFamilies tries every family but UNIX, INET, INET6 and NETLINK, and
@@ -198,7 +197,5 @@ func (p *prober) socketFamilies(context.Context, string) Finding {
 	for protocol := 1; protocol < 23; protocol++ {
 		noSocket(&t, fmt.Sprintf("netlink %d", protocol), unix.AF_NETLINK, unix.SOCK_RAW, protocol)
 	}
-	f := t.finding("")
-	f.Uncontrolled = tcpSocketOpens()
-	return f
+	return t.sockets("")
 }

@@ -54,7 +54,12 @@ func (p *prober) tryUnix(t *tally, path string, own map[string]bool) {
 		t.add(Refused, path, "longer than a socket address")
 		return
 	}
-	pid, err := connectUnix(path)
+	t.connect(path, path, own)
+}
+
+// connect notes who answers at a path that is reached as at.
+func (t *tally) connect(at, path string, own map[string]bool) {
+	pid, err := connectUnix(at)
 	if err == nil {
 		t.peers = append(t.peers, Peer{Path: path, PID: pid, Own: own[path]})
 		t.add(Absent, fmt.Sprintf("%q", path), fmt.Sprintf("answered by process %d", pid))
@@ -173,12 +178,5 @@ func (p *prober) tryLong(t *tally, path string, own map[string]bool) {
 		t.add(Errored, fmt.Sprintf("%q", path), "too long to try")
 		return
 	}
-	pid, err := connectUnix(short)
-	if err == nil {
-		t.peers = append(t.peers, Peer{Path: path, PID: pid, Own: own[path]})
-		t.add(Absent, fmt.Sprintf("%q", path), fmt.Sprintf("answered by process %d", pid))
-		return
-	}
-	o, how := fromError(err)
-	t.add(o, fmt.Sprintf("%q", path), how)
+	t.connect(short, path, own)
 }

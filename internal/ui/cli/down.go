@@ -12,18 +12,13 @@ func (a *app) down() *cobra.Command {
 	return &cobra.Command{
 		Use: "down", Short: "End the project's box and its session", Args: cobra.NoArgs,
 		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
-			c, p, err := a.running(cmd.Context())
+			c, p, err := a.alive(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if c == nil && len(a.leftBoxes(p)) == 0 {
+			if c == nil {
 				fmt.Fprintln(a.Stdout, "nothing runs")
 				return nil
-			}
-			if c == nil { // boxes whose supervisor died: it takes them back, and then ends them
-				if c, _, err = a.launch(p).Connect(cmd.Context()); err != nil {
-					return err
-				}
 			}
 			defer c.Close()
 			stopped, err := c.StopBox(cmd.Context(), "")

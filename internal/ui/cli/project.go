@@ -99,3 +99,13 @@ func (a *app) running(ctx context.Context) (*control.Client, *project, error) {
 	}
 	return c, p, nil
 }
+
+// alive is running, but for boxes whose supervisor died one is started, which
+// takes them back.
+func (a *app) alive(ctx context.Context) (*control.Client, *project, error) {
+	c, p, err := a.running(ctx)
+	if err == nil && c == nil && len(a.leftBoxes(p)) > 0 {
+		c, _, err = a.launch(p).Connect(ctx)
+	}
+	return c, p, err
+}

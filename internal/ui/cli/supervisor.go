@@ -62,14 +62,9 @@ func (a *app) supervisor() *cobra.Command {
 	stop := &cobra.Command{
 		Use: "stop", Short: "End it, its boxes and session grants", Args: cobra.NoArgs,
 		RunE: hostOnly(func(cmd *cobra.Command, _ []string) error {
-			c, p, err := a.running(cmd.Context())
+			c, p, err := a.alive(cmd.Context())
 			if err != nil {
 				return err
-			}
-			if c == nil && len(a.leftBoxes(p)) > 0 {
-				if c, _, err = a.launch(p).Connect(cmd.Context()); err != nil {
-					return err
-				}
 			}
 			if c == nil {
 				fmt.Fprintln(a.Stdout, "no supervisor runs")

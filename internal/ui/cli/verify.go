@@ -17,14 +17,9 @@ func (a *app) verify() *cobra.Command {
 	c := &cobra.Command{
 		Use: "verify", Short: "Try to get out of the box, from inside, and show what holds", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, p, err := a.running(cmd.Context())
+			c, p, err := a.alive(cmd.Context())
 			if err != nil {
 				return err
-			}
-			if c == nil && len(a.leftBoxes(p)) > 0 {
-				if c, _, err = a.launch(p).Connect(cmd.Context()); err != nil {
-					return err
-				}
 			}
 			if c == nil {
 				return &exit{exitNothing, hint(fmt.Errorf("no box runs"), "fy up")}
