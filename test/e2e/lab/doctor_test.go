@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"foldyard/internal/testkit"
 )
@@ -24,8 +25,12 @@ func TestDoctorsHandshakes(t *testing.T) {
 				t.Errorf("%s: %q", name, got)
 			}
 		}
-		log := o.Must(t, "log", "--json", "--host", "web.test")
-		if n := strings.Count(log, `"mode":"tunnel"`); n < len(clients) || strings.Contains(log, `"mode":"decrypted"`) {
+		log, n := "", 0
+		for end := time.Now().Add(10 * time.Second); n < len(clients) && time.Now().Before(end); { // the last one is being written
+			log = o.Must(t, "log", "--json", "--host", "web.test")
+			n = strings.Count(log, `"mode":"tunnel"`)
+		}
+		if n < len(clients) || strings.Contains(log, `"mode":"decrypted"`) {
 			t.Errorf("%d tunnels were recorded:\n%s", n, log)
 		}
 
