@@ -164,11 +164,11 @@ func (g *guide) walk() error {
 		return fmt.Errorf("the refusal does not name its fix")
 	}
 
-	grants := "The operator grants it, here on the host. Nothing restarts."
+	inward := ""
 	if len(what.grant) > 1 {
-		grants = "The operator grants it, here on the host, and that it leads to this computer, which no name may by itself. Nothing restarts."
+		inward = ", and that it leads to this computer, which no name may by itself"
 	}
-	g.say(grants)
+	g.say("The operator grants it, here on the host%s. Nothing restarts.", inward)
 	if _, err := g.run(0, append([]string{"allow"}, what.grant...)...); err != nil {
 		return err
 	}
