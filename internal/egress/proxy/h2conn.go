@@ -30,8 +30,8 @@ type h2conn struct {
 
 func newH2(c *client, conn net.Conn) *h2conn {
 	x := &h2conn{Conn: gather.New(conn)}
-	x.streams.c = c
-	x.in, x.out = inbound{r: conn, s: &x.streams, field: newStreamField()}, outbound{s: &x.streams}
+	x.streams = streams{c: c, open: make(map[uint32]openStream)}
+	x.in, x.out = newInbound(conn, &x.streams, c.e.lim.HeaderBytes), outbound{s: &x.streams}
 	x.Gather()
 	return x
 }
@@ -42,7 +42,7 @@ func (x *h2conn) open() error {
 	defer x.SetReadDeadline(time.Time{})                        //nolint:errcheck // likewise
 	err := x.in.open()
 	if err == errPreface { //nolint:errorlint // it is ours
-		x.refused(policy.ReasonBadRequest, err.Error())
+		x.refused(policy.ReasonBadRequest, err.Error(), headline{})
 	}
 	return err
 }
@@ -77,7 +77,7 @@ type streams struct {
 	c *client
 
 	mu     sync.Mutex // guards the fields that follow
-	open   map[uint32]streamState
+	open   map[uint32]openStream
 	gone   bool // the client was told to go away
 	closed bool
 }
@@ -91,23 +91,37 @@ const (
 	streamCounted                         // among the requests in flight of its box, until neither of the first two holds
 )
 
+// openStream is one that is not over.
+type openStream struct {
+	streamState
+	head headline // until a handler claims it
+}
+
+func (o openStream) has(st streamState) bool { return o.streamState&st != 0 }
+
 // streamEnd is by what a stream ends.
 type streamEnd uint8
 
 const (
 	endedByClient streamEnd = iota
-	endedByAnswer
-	endedByReset
+	endedByUs
 )
 
 func (s *streams) opened(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open == nil {
-		s.open = make(map[uint32]streamState)
-	}
 	if !s.closed {
-		s.open[id] = streamOpen
+		s.open[id] = openStream{streamState: streamOpen}
+	}
+}
+
+// asked notes what the stream asks for.
+func (s *streams) asked(id uint32, h headline) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o, ok := s.open[id]; ok {
+		o.head = h
+		s.open[id] = o
 	}
 }
 
@@ -117,14 +131,11 @@ func (s *streams) claim(id uint32) bool {
 	counted := s.c.gauge.requests.take()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.open[id] | streamServed | streamClaimed
+	st := s.open[id].streamState | streamServed | streamClaimed
 	if counted {
 		st |= streamCounted
 	}
-	if s.open == nil {
-		s.open = make(map[uint32]streamState)
-	}
-	s.open[id] = st
+	s.open[id] = openStream{streamState: st}
 	return counted
 }
 
@@ -132,59 +143,60 @@ func (s *streams) claim(id uint32) bool {
 func (s *streams) left(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(id, s.open[id]&^streamServed)
+	s.drop(id, streamServed)
 }
 
-// set settles what id is now. s.mu is held.
-func (s *streams) set(id uint32, st streamState) {
-	if st&(streamOpen|streamServed) != 0 {
-		s.open[id] = st
+// drop takes one thing away that holds a stream. s.mu is held.
+func (s *streams) drop(id uint32, what streamState) {
+	o := s.open[id]
+	o.streamState &^= what
+	if o.has(streamOpen | streamServed) {
+		s.open[id] = o
 		return
 	}
 	delete(s.open, id)
-	if st&streamCounted != 0 {
+	if o.has(streamCounted) {
 		s.c.gauge.requests.give()
 	}
 }
 
 // ended notes that a stream has, and reports whether that was net/http's doing
 // alone: no handler was asked.
-func (s *streams) ended(id uint32, by streamEnd) (alone bool) {
+func (s *streams) ended(id uint32, by streamEnd) (h headline, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.open[id]
-	if st&streamOpen == 0 {
-		return false
+	o := s.open[id]
+	if !o.has(streamOpen) {
+		return headline{}, false
 	}
-	s.set(id, st&^streamOpen)
-	return st&streamClaimed == 0 && by != endedByClient
+	s.drop(id, streamOpen)
+	return o.head, by == endedByUs && !o.has(streamClaimed)
 }
 
 func (s *streams) unclaimed(id uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.open[id]
-	return st&streamOpen != 0 && st&streamClaimed == 0
+	o := s.open[id]
+	return o.has(streamOpen) && !o.has(streamClaimed)
 }
 
 // answered notes the end of an answer. Where net/http answers by itself, with
 // 400 or 431, text says why.
 func (s *streams) answered(id uint32, text string) {
-	if !s.ended(id, endedByAnswer) {
-		return
-	}
-	if strings.Contains(text, strconv.Itoa(http.StatusRequestHeaderFieldsTooLarge)) {
+	switch h, alone := s.ended(id, endedByUs); {
+	case !alone:
+	case strings.Contains(text, strconv.Itoa(http.StatusRequestHeaderFieldsTooLarge)):
 		s.c.e.meters.headers.Add(1)
-		s.refused(policy.ReasonLimit, "the request head is too large")
-		return
+		s.refused(policy.ReasonLimit, "the request head is too large", h)
+	default:
+		s.refused(policy.ReasonBadRequest, line(text), h)
 	}
-	s.refused(policy.ReasonBadRequest, line(text))
 }
 
 // reset notes that a stream was, by us.
 func (s *streams) reset(id uint32, code h2code) {
-	if s.ended(id, endedByReset) && code != codeInternal {
-		s.refused(code.reason(), "no request of HTTP/2: "+code.String())
+	if h, alone := s.ended(id, endedByUs); alone && code != codeInternal {
+		s.refused(code.reason(), "no request of HTTP/2: "+code.String(), h)
 	}
 }
 
@@ -195,7 +207,7 @@ func (s *streams) goAway(code h2code) {
 	s.gone = true
 	s.mu.Unlock()
 	if first && code != codeNone {
-		s.refused(code.reason(), "the connection broke the rules of HTTP/2: "+code.String())
+		s.refused(code.reason(), "the connection broke the rules of HTTP/2: "+code.String(), headline{})
 	}
 }
 
@@ -210,21 +222,22 @@ func (c h2code) reason() policy.Reason {
 func (s *streams) close(failed bool) {
 	s.mu.Lock()
 	s.closed = true
-	for id, st := range s.open {
-		s.set(id, st&^streamOpen)
+	for id := range s.open {
+		s.drop(id, streamOpen)
 	}
 	gone := s.gone
 	s.mu.Unlock()
 	if !failed && !gone && s.c.endedBy() == endNone && s.c.ctx.Err() == nil && s.c.e.ctx.Err() == nil {
-		s.refused(policy.ReasonLimit, "HTTP/2 was given up: too much to tell the client that it does not take")
+		s.refused(policy.ReasonLimit, "HTTP/2 was given up: too much to tell the client that it does not take", headline{})
 	}
 }
 
 // refused records what no handler was asked about.
-func (s *streams) refused(why policy.Reason, detail string) {
+func (s *streams) refused(why policy.Reason, detail string, h headline) {
 	s.c.requests.Add(1)
 	n := s.c.e.begin(s.c)
 	n.Proto, n.Scheme = capture.ProtoHTTP2, s.c.scheme().String()
+	n.Method, n.Path, n.UA = h.method, h.path, h.ua
 	n.refused(why, detail)
 	s.c.e.finish(n)
 }

@@ -60,7 +60,7 @@ func TestStreamsAreNumbered(t *testing.T) {
 	for name, cut := range map[string]func(io.Reader) io.Reader{
 		"as it comes": func(r io.Reader) io.Reader { return r }, "by bytes": iotest.OneByteReader, "with its end": iotest.DataErrReader,
 	} {
-		in := &inbound{r: cut(bytes.NewReader(sent)), s: &streams{}, field: newStreamField()}
+		in := newInbound(cut(bytes.NewReader(sent)), &streams{open: map[uint32]openStream{}}, 64<<10)
 		got := http2.NewFramer(nil, readFunc(in.read))
 		got.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 		var text []string
@@ -171,6 +171,9 @@ func TestWhatNoHandlerSeesIsRecorded(t *testing.T) {
 			r := w.sawReason("a.test", c.reason)
 			if r.Verdict != capture.VerdictDeny || r.Proto != capture.ProtoHTTP2 || !strings.Contains(r.Error, c.detail) {
 				t.Errorf("%+v", r)
+			}
+			if path := map[bool]string{true: "/"}[c.granted && name != "no path"]; r.Path != path {
+				t.Errorf("path %q, want %q", r.Path, path)
 			}
 			if c.granted {
 				ok(t, sendHead(f, 101, headOfA()))

@@ -1,13 +1,10 @@
 package proxy
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"io"
-	"net/http"
 	"strconv"
-	"strings"
 )
 
 // What is known here of HTTP/2's frames, RFC 9113, section 4.1: their heads,
@@ -25,6 +22,7 @@ const (
 	flagEndStream  = 0x1
 	flagEndHeaders = 0x4
 	flagPadded     = 0x8
+	flagPriority   = 0x20
 
 	greeting = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -51,16 +49,25 @@ func (h frameHead) has(flag byte) bool { return h.flags&flag != 0 }
 // stream into its request as a last field: net/http tells a handler nothing
 // that would say which stream it serves.
 type inbound struct {
-	r      io.Reader
-	s      *streams
-	field  streamField
-	head   [frameHeadSize + 1]byte
-	ready  []byte // to be read before anything else
-	left   int    // of the frame's payload, before number
-	number []byte // to be read then
-	tail   int    // of the payload, after number
-	last   uint32 // the newest stream
-	fresh  bool   // the header block under way opens it
+	r     io.Reader
+	s     *streams
+	field streamField
+	heads *headReader
+	head  [frameHeadSize + 1]byte
+	last  uint32 // the newest stream
+	fresh bool   // the header block under way opens it
+
+	// Of the frame under way, in the order in which it is read.
+	ready  []byte
+	left   int // of the payload
+	block  bool
+	ends   bool // the block
+	number []byte
+	tail   int // padding
+}
+
+func newInbound(r io.Reader, s *streams, most int) inbound {
+	return inbound{r: r, s: s, field: newStreamField(), heads: newHeadReader(most)}
 }
 
 // open reads up to the client's settings, which it must say first: net/http
@@ -100,14 +107,23 @@ func (in *inbound) read(p []byte) (int, error) {
 		case in.left > 0:
 			n, err := in.r.Read(p[:min(len(p), in.left)])
 			in.left -= n
+			if in.block {
+				in.heads.add(p[:n])
+			}
 			if n > 0 {
 				err = nil // it comes again, after what is still to be read
 			}
 			return n, err
+		case in.ends:
+			in.ends = false
+			if h := in.heads.end(); in.fresh {
+				in.fresh = false
+				in.s.asked(in.last, h)
+			}
 		case in.number != nil:
 			in.ready, in.number = in.number, nil
 		case in.tail > 0:
-			in.left, in.tail = in.tail, 0
+			in.left, in.block, in.tail = in.tail, false, 0
 		default:
 			if err := in.next(); err != nil {
 				return 0, err
@@ -124,86 +140,39 @@ func (in *inbound) next() error {
 	}
 	h := headOf((*[frameHeadSize]byte)(b))
 	in.ready, in.left = b, h.length
-	switch {
-	case h.kind == frameReset:
+	in.block = h.kind == frameHeaders || h.kind == frameContinuation
+	switch h.kind {
+	case frameReset:
 		in.s.ended(h.stream, endedByClient)
-	case h.kind == frameHeaders:
+	case frameHeaders:
 		if in.fresh = h.stream%2 == 1 && h.stream > in.last; in.fresh {
 			in.last = h.stream
 			in.s.opened(h.stream)
 		}
-	case h.kind != frameContinuation || h.stream != in.last:
-		in.fresh = false // net/http will end the connection
+		in.heads.begin(h.has(flagPriority))
+		if h.has(flagPadded) && h.length > 0 {
+			b = in.head[:]
+			if _, err := io.ReadFull(in.r, b[frameHeadSize:]); err != nil {
+				return err
+			}
+			in.ready = b
+			in.left--
+			if in.tail = int(b[frameHeadSize]); in.tail > in.left {
+				in.tail, in.fresh = 0, false // net/http will end the connection
+			}
+			in.left -= in.tail
+		}
 	}
-	if !in.fresh || !h.has(flagEndHeaders) {
+	in.ends = in.block && h.has(flagEndHeaders)
+	if !in.ends || !in.fresh {
 		return nil
 	}
-	in.fresh = false
-	number := in.field.of(h.stream)
-	if h.kind == frameHeaders && h.has(flagPadded) {
-		if h.length == 0 {
-			return nil
-		}
-		b = in.head[:]
-		if _, err := io.ReadFull(in.r, b[frameHeadSize:]); err != nil {
-			return err
-		}
-		in.ready = b
-		in.left--
-		if in.tail = int(b[frameHeadSize]); in.tail > in.left {
-			in.tail = 0
-			return nil // net/http will refuse it
-		}
-		in.left -= in.tail
-	}
+	number := in.field.of(in.last)
 	if n := h.length + len(number); n <= maxFrameLength {
 		b[0], b[1], b[2] = byte(n>>16), byte(n>>8), byte(n)
 		in.number = number
 	}
 	return nil
-}
-
-// streamHeader is the field that carries a stream's number, behind a secret of
-// the connection: a header block could end in the middle of a text, which would
-// swallow the field, and bring one of its own.
-const streamHeader = "Foldyard-Stream"
-
-type streamField struct {
-	secret string
-	b      []byte
-}
-
-// streamFieldRoom is what the field adds to a header list at most.
-const streamFieldRoom = len(streamHeader) + 26 + 10 + 32
-
-func newStreamField() streamField {
-	f := streamField{secret: rand.Text()}
-	// A literal in HPACK, RFC 7541, that no table keeps. The value's length is still to come.
-	f.b = append(f.b, 0, byte(len(streamHeader)))
-	f.b = append(f.b, strings.ToLower(streamHeader)...)
-	f.b = append(f.b, 0)
-	f.b = append(f.b, f.secret...)
-	return f
-}
-
-// of returns the field of stream id, until the next call.
-func (f *streamField) of(id uint32) []byte {
-	at := 2 + len(streamHeader)
-	f.b = strconv.AppendUint(f.b[:at+1+len(f.secret)], uint64(id), 10)
-	f.b[at] = byte(len(f.b) - at - 1)
-	return f.b
-}
-
-// take takes the field out of a request.
-func (f *streamField) take(h http.Header) (id uint32, ok bool) {
-	for _, v := range h[streamHeader] {
-		if text, ours := strings.CutPrefix(v, f.secret); ours {
-			n, err := strconv.ParseUint(text, 10, 31)
-			id, ok = uint32(n), err == nil
-		}
-	}
-	delete(h, streamHeader)
-	return id, ok
 }
 
 // outbound follows what net/http sends.
@@ -227,7 +196,7 @@ func (out *outbound) follow(p []byte) {
 			h := headOf(&out.head)
 			out.left, out.keep = h.length, out.keep[:0]
 			if h.has(flagEndStream) && h.kind == frameHeaders {
-				out.s.ended(h.stream, endedByAnswer)
+				out.s.ended(h.stream, endedByUs)
 			}
 		}
 		n := min(len(p), out.left)
