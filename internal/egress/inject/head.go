@@ -70,7 +70,7 @@ func (in *Injector) Head(ctx context.Context, q Request) (*Grip, *Refusal) {
 		return nil, nil
 	}
 	set := in.set.Load()
-	if len(set.rules) == 0 {
+	if len(set.rules) == 0 && set.trip == nil {
 		return nil, nil
 	}
 	own := set.of(q.Target)
@@ -384,11 +384,15 @@ func (d *dummy) names() string {
 
 // elsewhere is the refusal of a dummy at a destination that is not its own.
 func (in *Injector) elsewhere(d *dummy, q Request, where string) *Refusal {
+	what := "placeholder of " + d.names()
+	if len(d.rules) == 0 {
+		what = "token of the box's way out"
+	}
 	r := &Refusal{
 		Status: http.StatusForbidden, Reason: policy.ReasonDummyElsewhere,
-		What:   fmt.Sprintf("the placeholder of %s was on its way to %s, where it does not belong", d.names(), q.Target),
+		What:   fmt.Sprintf("the %s was on its way to %s, where it does not belong", what, q.Target),
 		Fix:    "fy log --denied",
-		Detail: strings.TrimSpace("placeholder of " + d.names() + " " + where),
+		Detail: strings.TrimSpace(what + " " + where),
 	}
 	in.cfg.Alert(Alert{Reason: r.Reason, Rule: d.names(), Box: q.Box, Host: q.Target.String(), Detail: r.Detail})
 	return r

@@ -90,6 +90,7 @@ type Injector struct {
 
 	mu      sync.Mutex // one Load at a time; guards the fields that follow
 	creds   map[string]*credential
+	tokens  []string // see Guard
 	scrub   atomic.Pointer[view]
 	ctx     context.Context //nolint:containedctx // of what is minted, which no request owns
 	stop    context.CancelFunc
@@ -143,7 +144,7 @@ func (in *Injector) Load(rules []Rule) error {
 		creds[r.Name] = r.cred
 		set.add(r)
 	}
-	set.watch()
+	set.watch(in.tokens)
 	for name, c := range in.creds {
 		if creds[name] != c {
 			c.retire()
@@ -153,6 +154,24 @@ func (in *Injector) Load(rules []Rule) error {
 	in.set.Store(set)
 	in.scrub.Store(&view{creds: slices.Collect(maps.Values(creds))})
 	return nil
+}
+
+// Guard replaces the tokens of the boxes' own ways out, from the next request on. They stand for nothing, and go nowhere: a request
+// that carries one is refused as one with a placeholder is.
+func (in *Injector) Guard(tokens []string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if slices.Equal(tokens, in.tokens) {
+		return
+	}
+	in.tokens = slices.Clone(tokens)
+	set := &ruleset{exact: map[dest.Host][]*rule{}, views: map[string]*view{}}
+	for _, r := range in.set.Load().rules {
+		again := *r // requests that run look at the old one
+		set.add(&again)
+	}
+	set.watch(in.tokens)
+	in.set.Store(set)
 }
 
 func (r *rule) check() error {

@@ -23,7 +23,7 @@ type ruleset struct {
 	views map[string]*view
 }
 
-// dummy is a placeholder and the rules that it stands for.
+// dummy is a placeholder and the rules that it stands for; none: it is a token of a box's way out.
 type dummy struct {
 	text  string
 	rules []*rule
@@ -53,8 +53,8 @@ func (s *ruleset) add(r *rule) {
 	}
 }
 
-// watch builds the search for the dummies of all rules.
-func (s *ruleset) watch() {
+// watch builds the search for the dummies of all rules, and for tokens.
+func (s *ruleset) watch(tokens []string) {
 	at := map[string]int{}
 	for _, r := range s.rules {
 		for _, text := range r.Dummies {
@@ -66,6 +66,9 @@ func (s *ruleset) watch() {
 			}
 			s.dummies[i].rules = append(s.dummies[i].rules, r)
 		}
+	}
+	for _, text := range tokens {
+		s.dummies = append(s.dummies, dummy{text: text})
 	}
 	var texts [][]byte
 	for _, d := range s.dummies {

@@ -74,9 +74,12 @@ func (s *session) serve() error {
 			return err
 		}
 		s.c.enter(phaseBusy)
-		if s.bound.IsZero() && !s.c.box.authorized(s.req.Header) {
-			s.tokenless()
-			return nil
+		if s.bound.IsZero() && s.c.box.Token != nil {
+			if !s.c.box.authorized(s.req.Header) {
+				s.tokenless()
+				return nil
+			}
+			s.req.Header.Del("Proxy-Authorization") // it has been where it belongs
 		}
 		if s.bound.IsZero() && s.req.Method == http.MethodConnect {
 			s.connected()

@@ -173,6 +173,7 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 	if v.report != was {
 		t := token(v.nonce, v.report.BootID)
 		v.token.Store(&t)
+		s.guardTokens()
 		say("tells the VM's engine its way out")
 		if err := container.Proxy(ctx, v.host(), v.wayOut(v.nonce, v.band+state.PortEngine)); err != nil {
 			return err
@@ -265,6 +266,20 @@ func (s *Supervisor) vmServe() (err error) {
 	})
 	v.end = cancel
 	return nil
+}
+
+// guardTokens tells the tripwire which tokens there are now. They are for our own ports alone.
+func (s *Supervisor) guardTokens() {
+	var tokens []string
+	if t := s.vm.engineToken(); t != "" {
+		tokens = append(tokens, t)
+	}
+	for _, b := range s.running() {
+		if b.token != "" {
+			tokens = append(tokens, b.token)
+		}
+	}
+	s.creds.in.Guard(tokens)
 }
 
 func (v *vm) engineToken() string {

@@ -108,6 +108,7 @@ func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User
 		k.Gone()
 		return nil, err
 	}
+	s.guardTokens()
 	return b, nil
 }
 

@@ -2,9 +2,13 @@ package supervisor
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +19,8 @@ import (
 	"time"
 
 	"foldyard/internal/box/container"
+	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
@@ -358,5 +364,76 @@ func TestMachineIsGivenItsOwnProgram(t *testing.T) {
 	}
 	if _, text := read(); text != string(self) {
 		t.Error("without one it is fy itself")
+	}
+}
+
+// The port of a box in a machine is for who shows its token; the token is for that port alone, and no other request may carry it.
+func TestWayOutOfABoxInAMachine(t *testing.T) {
+	s, _ := vmWorld(t, vmConfig)
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	b := s.longLived()
+	out, err := url.Parse(b.outURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := loopback(s.vm.band + state.PortEngine).String()
+	show := func(u *url.Userinfo) string {
+		return "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(u.String())) + "\r\n"
+	}
+	ask := func(at, method, target, fields string) string {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // the read shows it
+		host := strings.TrimSuffix(strings.TrimPrefix(target, "http://"), "/")
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n\r\n", method, target, host, fields)
+		answer := make([]byte, 4096)
+		n, _ := io.ReadFull(c, answer)
+		return string(answer[:n])
+	}
+	own := show(out.User)
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "origin ", r.Header) }))
+	defer origin.Close()
+	if _, err := s.Allow(t.Context(), control.RuleRequest{Rules: []string{strings.TrimPrefix(origin.URL, "http://")}, Internal: true}); err != nil {
+		t.Fatal(err)
+	}
+	known, other := "http://"+dest.ControlName+"/", "http://other.test/"
+	for _, tt := range []struct{ name, at, method, target, fields, want string }{
+		{"the token", out.Host, "GET", known, own, " 200 "},
+		{"no token", out.Host, "GET", known, "", " 407 "},
+		{"the box's token on the engine's port", engine, "GET", known, own, " 407 "},
+		{"the engine's on its own", engine, "GET", known, show(url.UserPassword(proxy.TokenUser, s.vm.engineToken())), " 200 "},
+		{"the engine's on the box's port", out.Host, "GET", known, show(url.UserPassword(proxy.TokenUser, s.vm.engineToken())), " 407 "},
+		{"a host that is not granted", out.Host, "GET", other, own, "Foldyard-Reason: not_granted"},
+		{"CONNECT to one", out.Host, "CONNECT", "other.test:443", own, "Foldyard-Reason: not_granted"},
+		{"a host that is granted", out.Host, "GET", origin.URL + "/", own, "origin "},
+		{"the box's token in another field", out.Host, "GET", origin.URL + "/", own + "X: " + b.token + "\r\n", "Foldyard-Reason: dummy_elsewhere"},
+		{"the engine's token in another field", out.Host, "GET", origin.URL + "/", own + "X: " + s.vm.engineToken() + "\r\n", "Foldyard-Reason: dummy_elsewhere"},
+	} {
+		got := ask(tt.at, tt.method, tt.target, tt.fields)
+		if strings.Contains(got, "Proxy-Authorization:") || strings.Contains(got, b.token) {
+			t.Errorf("%s: the token went upstream: %q", tt.name, got)
+		}
+		if !strings.Contains(got, tt.want) {
+			t.Errorf("%s: got %.300q, want %q", tt.name, got, tt.want)
+		}
+	}
+	token := b.token
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+	if s.vm.engineToken() != "" {
+		t.Error("a token is left after the machine's end")
+	}
+	again, err := s.CreateBox(t.Context(), control.BoxRequest{})
+	if err != nil || again.ID == b.id || s.longLived().token == token {
+		t.Errorf("another box has the same token: %v", err)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
 	}
 }
