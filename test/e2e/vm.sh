@@ -2,43 +2,55 @@
 # usage: vm.sh FY
 # Boots a real virtual machine with limactl, under QEMU's emulation, inside a
 # network namespace that has no way out, and tries fy's lima backend on it:
-# box, exec, grants, battery, restart, crash. Local origins stand for the
-# internet. .ci/run calls it when FY_VM_E2E=1. It takes 15 to 40 minutes.
-#   FY_VM_CACHE   where limactl, the guest image and its parts are kept (default: .cache/vm)
-#   FY_VM_KEEP=1  leaves the machine and its state
+# box, grants, battery, crashes, reset, upgrade, and the same machine without
+# its firewall. Local origins stand for the internet. What was seen is written
+# to docs/evidence. Ends 77 when this computer cannot build what it needs.
+#   FY_VM_CACHE      where limactl, the guest image and its parts are kept (default: .cache/vm)
+#   FY_VM_EVIDENCE   where to write what was seen (default: docs/evidence)
+#   FY_VM_STEPS=FILE another file than vm/steps.sh
+#   FY_VM_KEEP=1     leaves the files of a run, not its processes
 set -euo pipefail
 
 fy=$(realpath "$1")
 here=$(cd "$(dirname "$0")" && pwd)
-cache=$(realpath -m "${FY_VM_CACHE:-$here/../../.cache/vm}")
+repo=$(cd "$here/../.." && pwd)
+cache=$(realpath -m "${FY_VM_CACHE:-$repo/.cache/vm}")
+evidence=$(realpath -m "${FY_VM_EVIDENCE:-$repo/docs/evidence}")
 user=fyvm
+export PATH="$PATH:/usr/local/go/bin"
 
-skip() { echo "vm e2e: skipped: $1"; exit 0; }
+skip() { echo "vm e2e: skipped: $1"; exit 77; }
+stage() { echo "vm e2e: $1 (after $SECONDS s)"; }
 [ "$(uname)" = Linux ] || skip "QEMU's emulation is tried on Linux"
+[ "$(uname -m)" = x86_64 ] || skip "the guest image is built for x86_64"
 [ "$(id -u)" = 0 ] || skip "the guest image and the namespace need root"
 
 missing=()
-for want in qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap mke2fs:e2fsprogs ip:iproute2 setpriv:util-linux python3:python3 busybox:busybox-static curl:curl ssh:openssh-client openssl:openssl; do
+for want in qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap mke2fs:e2fsprogs ip:iproute2 setpriv:util-linux python3:python3 busybox:busybox-static curl:curl ssh:openssh-client openssl:openssl pgrep:procps; do
   command -v "${want%%:*}" > /dev/null || missing+=("${want##*:}")
 done
 if [ "${#missing[@]}" -gt 0 ]; then
   command -v apt-get > /dev/null || skip "no ${missing[*]}"
-  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
+  stage "installs ${missing[*]}"
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } > /dev/null || skip "no ${missing[*]}"
 fi
 id "$user" > /dev/null 2>&1 || useradd -m "$user"
 
 mkdir -p "$cache"
-bash "$here/vm/lima.sh" "$cache/lima"
-bash "$here/vm/rootfs.sh" "$cache"
+stage "limactl"
+bash "$here/vm/lima.sh" "$cache/lima" || skip "limactl cannot be built: its Go modules cannot be had"
+stage "the guest's packages"
+bash "$here/vm/rootfs.sh" "$cache" || skip "the guest cannot be built: its packages cannot be had"
+stage "the guest's image"
 bash "$here/vm/image.sh" "$cache"
-chmod a+rx "$cache" "$cache/lima"
-setpriv --reuid "$user" --regid "$user" --init-groups test -x "$cache/lima/bin/limactl" -a -r "$here/vm/steps.sh" ||
-  skip "$user cannot read $cache and $here: set FY_VM_CACHE, or clone elsewhere"
-(cd "$cache" && sha256sum guest.qcow2 > guest.sha256)
 
-# Short, for ssh's sockets lie below it, and the user's own.
-work=$(mktemp -d /tmp/fyvm.XXXX)
-chmod 755 "$work"
+# An fy whose boot script differs, as one of another version does.
+stage "another fy"
+work=$(mktemp -d /tmp/fyvm.XXXX) # short: ssh's sockets lie below it
+sed 's/^step report$/step upgraded\n\nstep report/' "$repo/internal/wall/ruleset/boot.sh" > "$work/boot.sh"
+echo "{\"Replace\": {\"$repo/internal/wall/ruleset/boot.sh\": \"$work/boot.sh\"}}" > "$work/overlay.json"
+(cd "$repo" && CGO_ENABLED=0 go build -trimpath -tags fybox -overlay "$work/overlay.json" -ldflags '-s -w' -o "$work/fy2" ./cmd/fy)
+
 lab=fyvmlab$$ net=fyvmnet$$
 finish() {
   status=$?
@@ -71,15 +83,52 @@ ip -n "$net" -6 rule add pref 40000 lookup 100
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=origin -addext subjectAltName=DNS:allowed.test,DNS:other.test \
   -keyout "$work/origin.key" -out "$work/origin.pem" 2> /dev/null
 nsenter --net="/run/netns/$net" python3 "$here/vm/origin.py" "$work/origin.pem" "$work/origin.key" "$work/seen" > "$work/origin.log" 2>&1 &
+nsenter --net="/run/netns/$lab" python3 "$here/vm/origin.py" loop "$work/seen" > "$work/loop.log" 2>&1 &
+
+# What the user needs, where the user can read it, wherever the clone and the cache lie.
 install -m 755 "$fy" "$work/fy"
-bash "$here/vm/box.sh" "$work/box.tar"
+mkdir "$work/img"
+cp -r "$here/vm" "$work/vm"
+for f in lima guest.qcow2 guest.sha256 vmlinuz initrd.img; do cp -rLl "$cache/$f" "$work/img/" 2> /dev/null || cp -rLf "$cache/$f" "$work/img/"; done
+chmod -R a+rX "$work"
 install -d -o "$user" -g "$user" "$work/u"
+bash "$here/vm/box.sh" "$work/u/box.tar"
 cp "$work/origin.pem" "$work/u/origin.pem"
-cp "$work/box.tar" "$work/u/box.tar"
 chown -R "$user:" "$work/u"
 
+stage "the steps"
+ok=0
 nsenter --net="/run/netns/$lab" setpriv --reuid "$user" --regid "$user" --init-groups --inh-caps=-all env -i HOME="/home/$user" USER="$user" \
-  PATH="$cache/lima/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" FY="$work/fy" DIR="$work/u" SEEN="$work/seen" IMAGE="$cache" \
-  FY_VM_STEPS="${FY_VM_STEPS:-}" \
+  PATH="$work/img/lima/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" FY="$work/fy" FY2="$work/fy2" DIR="$work/u" SEEN="$work/seen" IMAGE="$work/img" HERE="$work/vm" \
   QEMU_SYSTEM_X86_64="qemu-system-x86_64 -machine q35,vmport=off -accel tcg,thread=multi,tb-size=512 -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+aes" \
-  nice -n "${FY_VM_NICE:-5}" bash "$here/vm/steps.sh"
+  nice -n "${FY_VM_NICE:-5}" bash "${FY_VM_STEPS:-$work/vm/steps.sh}" || ok=$?
+stage "the steps ended with $ok"
+[ -s "$work/u/verify.json" ] || exit "$ok"
+
+# What was seen, as evidence.
+mkdir -p "$evidence"
+{
+  echo "# The lima backend on a real machine"
+  echo
+  echo "Written by test/e2e/vm.sh: $(grep '^vm e2e:' "$work/u/report" || echo 'it did not come to its end')."
+  echo
+  echo "- date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+  echo "- commit: $(git -c safe.directory='*' -C "$repo" rev-parse HEAD 2> /dev/null || echo unknown)$(git -c safe.directory='*' -C "$repo" diff --quiet HEAD -- '*.go' '*.sh' 2> /dev/null || echo ', with changes')"
+  echo "- host: Linux $(uname -r), $(nproc) CPUs, no KVM: emulated by $(qemu-system-x86_64 --version | head -n 1)"
+  echo "- $("$cache/lima/bin/limactl" --version)"
+  echo "- $(cat "$work/u/versions")"
+  echo "- load of the host at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
+  echo
+  echo '```'
+  cat "$work/u/report"
+  echo '```'
+  for f in verify verify-2 verify-off; do
+    [ -s "$work/u/$f.json" ] || continue
+    python3 "$here/vm/rows.py" "$work/u/$f.json"
+  done
+} > "$evidence/vm-e2e-linux-amd64.md"
+if [ "$ok" = 0 ] && [ "$evidence" = "$repo/docs/evidence" ]; then
+  (cd "$repo" && go test ./internal/proof -count=1 -run TestRecordEvidence -record "$work/u/verify.json" > /dev/null &&
+    go test ./internal/proof -count=1 -run TestClaimsDocument -update > /dev/null)
+fi
+exit "$ok"

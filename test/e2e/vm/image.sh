@@ -2,8 +2,9 @@
 # image.sh DIR: DIR/rootfs.tar as DIR/guest.qcow2, with DIR/vmlinuz and DIR/initrd.img to boot it with. A small service
 # stands in for cloud-init: it reads what Lima hands over, and is faster under emulation. Needs qemu-img, mke2fs, root.
 set -euo pipefail
+stamp=$(cat "$(dirname "$0")/rootfs.sh" "$0" | sha256sum | cut -d' ' -f1)
 cd "$1"
-if [ -s guest.qcow2 ] && [ -s vmlinuz ] && [ -s initrd.img ]; then exit 0; fi
+if [ "$(cat guest.stamp 2> /dev/null)" = "$stamp" ] && [ -s guest.qcow2 ] && [ -s vmlinuz ] && [ -s initrd.img ]; then exit 0; fi
 rm -rf root
 mkdir root
 trap 'rm -rf root new.raw' EXIT
@@ -13,6 +14,7 @@ echo '127.0.0.1 localhost guest' > root/etc/hosts
 echo 'LABEL=rootfs / ext4 defaults,noatime 0 0' > root/etc/fstab
 chroot root systemctl enable systemd-networkd systemd-resolved > /dev/null 2>&1
 ln -sf ../run/systemd/resolve/stub-resolv.conf root/etc/resolv.conf
+printf '[storage]\ndriver = "overlay"\n' > root/etc/containers/storage.conf
 printf 'overlay\nnf_tables\nnft_reject_inet\nnft_chain_nat\n9pnet_virtio\n9p\n' > root/etc/modules-load.d/guest.conf
 chroot root systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_reap.service e2scrub_all.timer fstrim.timer dpkg-db-backup.timer \
   systemd-networkd-wait-online.service getty@tty1.service podman-auto-update.service podman-auto-update.timer podman-restart.service \
@@ -91,7 +93,29 @@ StandardError=append:/var/log/cloud-init-output.log
 [Install]
 WantedBy=multi-user.target
 U
-chroot root systemctl enable lima-init lima-boot > /dev/null 2>&1
+# Root's own way out, tried once a boot: the firewall does not hold root, and the test shows that it does not.
+install -m 755 /dev/stdin root/usr/local/sbin/lab-root << 'S'
+#!/bin/bash
+for at in 1.1.1.1/443 192.168.5.2/4999; do
+  if timeout 10 bash -c "exec 3<>/dev/tcp/$at" 2> /dev/null; then echo "reached $at"; else echo "refused $at"; fi
+done > /run/lab-root
+S
+cat > root/etc/systemd/system/lab-root.service <<'U'
+[Unit]
+After=lima-boot.service
+[Service]
+Type=oneshot
+ExecStart=/usr/local/sbin/lab-root
+[Install]
+WantedBy=multi-user.target
+U
+chroot root systemctl enable lima-init lima-boot lab-root > /dev/null 2>&1
+# Few authorities and few drivers: each of them costs an emulated boot its time.
+sed -i '6,$s/^[^#!]/!&/' root/etc/ca-certificates.conf
+chroot root update-ca-certificates --fresh > /dev/null 2>&1
+printf 'MODULES=list\nCOMPRESS=zstd\n' > root/etc/initramfs-tools/conf.d/guest
+printf 'virtio_pci\nvirtio_blk\nvirtio_scsi\ncrc32c_generic\next4\n' > root/etc/initramfs-tools/modules
+chroot root update-initramfs -u > /dev/null 2>&1
 cp root/boot/vmlinuz-* vmlinuz
 cp root/boot/initrd.img-* initrd.img
 rm -rf root/boot/* root/usr/share/doc root/usr/share/man root/usr/share/locale root/var/cache/apt/* root/var/lib/apt/lists/*
@@ -100,4 +124,5 @@ mke2fs -q -F -t ext4 -L rootfs -d root new.raw
 qemu-img convert -O qcow2 -c -o compression_type=zstd new.raw new.qcow2
 chmod a+r new.qcow2 vmlinuz initrd.img
 mv new.qcow2 guest.qcow2
-sha256sum guest.qcow2
+sha256sum guest.qcow2 | tee guest.sha256
+echo "$stamp" > guest.stamp

@@ -1,8 +1,9 @@
 # origin.py CERT KEY SEEN: the world. It answers DNS (every name is 93.184.216.34), HTTP and TLS at every address, and
 # appends what reached it to SEEN.
-import socket, ssl, struct, sys, threading
+# origin.py loop SEEN: a service of the host's own, on port 4999 of its loopback. It appends "loop" to SEEN when something connects.
+import os, socket, ssl, struct, sys, threading
 
-cert, key, seen = sys.argv[1:4]
+seen = sys.argv[-1]
 lock = threading.Lock()
 
 def note(what):
@@ -62,9 +63,22 @@ def tcp(port):
         c, _ = s.accept()
         threading.Thread(target=serve, args=(c, port), daemon=True).start()
 
+def loop(at):
+    s = socket.socket(socket.AF_INET6 if ":" in at else socket.AF_INET, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((at, 4999))
+    s.listen(64)
+    while True:
+        c, _ = s.accept()
+        note("loop " + at)
+        c.close()
+
 open(seen, "a").close()
-import os
 os.chmod(seen, 0o666)
+if sys.argv[1] == "loop":
+    threading.Thread(target=loop, args=("::1",)).start()
+    loop("127.0.0.1")
+cert, key = sys.argv[1:3]
 threads = [threading.Thread(target=udp, args=a) for a in ((53, "93.184.216.34"), (53,), (443,))] + [threading.Thread(target=tcp, args=(p,)) for p in (22, 53, 80, 443, 853)]
 for t in threads:
     t.start()
