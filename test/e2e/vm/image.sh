@@ -111,7 +111,7 @@ WantedBy=multi-user.target
 U
 chroot root systemctl enable lima-init lima-boot lab-root > /dev/null 2>&1
 # Few authorities and few drivers: each of them costs an emulated boot its time.
-sed -i '6,$s/^[^#!]/!&/' root/etc/ca-certificates.conf
+sed -i '12,$s/^[^#!]/!&/' root/etc/ca-certificates.conf
 chroot root update-ca-certificates --fresh > /dev/null 2>&1
 printf 'MODULES=list\nCOMPRESS=zstd\n' > root/etc/initramfs-tools/conf.d/guest
 printf 'virtio_pci\nvirtio_blk\nvirtio_scsi\ncrc32c_generic\next4\n' > root/etc/initramfs-tools/modules

@@ -45,6 +45,11 @@ def serve(c, port):
             b += more
         line = b.split(b"\r\n")[0].decode("latin-1")
         note("http %s %s" % (port, line))
+        if line.startswith("GET /big "):
+            c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (64 << 20))
+            for _ in range(256):
+                c.sendall(bytes(256 << 10))
+            return
         headers = b"proxy headers leaked\n" if b"proxy-auth" in b.lower() else b""
         body = b"origin speaks\n" + headers
         c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
