@@ -37,12 +37,15 @@ fi
 id "$user" > /dev/null 2>&1 || useradd -m "$user"
 
 mkdir -p "$cache"
+exec 9> "$cache/lock"
+flock 9 # two runs build one after the other
 stage "limactl"
 bash "$here/vm/lima.sh" "$cache/lima" || skip "limactl cannot be built: its Go modules cannot be had"
 stage "the guest's packages"
 bash "$here/vm/rootfs.sh" "$cache" || skip "the guest cannot be built: its packages cannot be had"
 stage "the guest's image"
 bash "$here/vm/image.sh" "$cache"
+exec 9>&-
 
 # An fy whose boot script differs, as one of another version does.
 stage "another fy"
