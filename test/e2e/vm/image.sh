@@ -14,7 +14,7 @@ echo '127.0.0.1 localhost guest' > root/etc/hosts
 echo 'LABEL=rootfs / ext4 defaults,noatime 0 0' > root/etc/fstab
 chroot root systemctl enable systemd-networkd systemd-resolved > /dev/null 2>&1
 ln -sf ../run/systemd/resolve/stub-resolv.conf root/etc/resolv.conf
-printf '[storage]\ndriver = "overlay"\n' > root/etc/containers/storage.conf
+printf '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n' > root/etc/containers/storage.conf
 printf 'overlay\nnf_tables\nnft_reject_inet\nnft_chain_nat\n9pnet_virtio\n9p\n' > root/etc/modules-load.d/guest.conf
 chroot root systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_reap.service e2scrub_all.timer fstrim.timer dpkg-db-backup.timer \
   systemd-networkd-wait-online.service getty@tty1.service podman-auto-update.service podman-auto-update.timer podman-restart.service \
