@@ -121,8 +121,7 @@ case ${FY_VM_STEPS:-} in speed*) seen=vm-speed-linux-amd64.md ;; esac
   echo "- date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
   echo "- commit: $(git -c safe.directory='*' -C "$repo" rev-parse HEAD 2> /dev/null || echo unknown)$(git -c safe.directory='*' -C "$repo" diff --quiet HEAD -- '*.go' '*.sh' 2> /dev/null || echo ', with changes')"
   echo "- host: Linux $(uname -r), $(nproc) CPUs, no KVM: emulated by $(qemu-system-x86_64 --version | head -n 1)"
-  echo "- $("$cache/lima/bin/limactl" --version)"
-  echo "- $(cat "$work/u/versions")"
+  sed 's/^/- /' "$work/u/versions"
   echo "- load of the host at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
   echo
   echo '```'

@@ -69,12 +69,10 @@ for row in r["rows"]:
   return $code
 }
 versions() {
-  guest 'echo "guest: Linux $(uname -r), $(. /etc/os-release; echo "$PRETTY_NAME"), podman $(podman --version | cut -d" " -f3), $(/usr/sbin/nft --version | cut -d" " -f1,2), $(systemctl --version | head -n 1 | cut -d" " -f1,2)"' > "$DIR/versions"
-}
-example() { # the battery that anyone can run, told in one line
-  guest bash -s < "$HERE/battery.sh" > "$DIR/example.txt" || return 1
-  echo "$(grep -c ^reached "$DIR/example.txt") reached, $(grep -c ^refused "$DIR/example.txt") refused"
-  grep ^reached "$DIR/example.txt" || true
+  {
+    limactl --version
+    guest 'echo "guest: Linux $(uname -r), $(. /etc/os-release; echo "$PRETTY_NAME"), $(podman --version), $(/usr/sbin/nft --version | cut -d" " -f1,2), $(systemctl --version | head -n 1 | cut -d" " -f1,2)"'
+  } > "$DIR/versions"
 }
 waits() { # waits BOOT: until the machine has booted again, and its boot script has reported
   local end=$((SECONDS + 600)) now
