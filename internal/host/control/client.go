@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -64,10 +65,11 @@ func (c *Client) probe(ctx context.Context) error {
 	return err
 }
 
-// NotRunning tells whether err means that nobody answers at the socket.
+// NotRunning tells whether err means that nobody answers at the socket: none listens, or the one that did ended with what was asked
+// unread, as one that is killed does.
 func NotRunning(err error) bool {
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	return errors.As(err, &op) && (op.Op == "dial" || errors.Is(op, syscall.ECONNRESET) || errors.Is(op, syscall.EPIPE))
 }
 
 func (c *Client) Status(ctx context.Context) (Status, error) {

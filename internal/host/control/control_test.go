@@ -185,6 +185,35 @@ func TestRefusedPeerGetsNoAnswer(t *testing.T) {
 	}
 }
 
+// A supervisor that is killed leaves connections behind that it never read from.
+func TestOneThatIsKilledDoesNotRun(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan error, 1)
+	c := NewClient(socket)
+	defer c.Close()
+	go func() {
+		_, err := c.Status(t.Context())
+		asked <- err
+	}()
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b [1]byte
+	if _, err := conn.Read(b[:]); err != nil { // the rest stays unread
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	_ = l.Close()
+	if err := <-asked; !NotRunning(err) {
+		t.Errorf("NotRunning(%v) = false", err)
+	}
+}
+
 func TestNotRunning(t *testing.T) {
 	_, err := NewClient(filepath.Join(t.TempDir(), "none.sock")).Status(t.Context())
 	if !NotRunning(err) {
