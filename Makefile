@@ -73,8 +73,9 @@ race:
 
 # Ten seconds for each fuzz target; FUZZTIME=10m for longer.
 FUZZTIME ?= 10s
+FUZZ     ?= ./internal/...
 fuzz:
-	@set -e; for pkg in $$($(GO) list ./internal/...); do \
+	@set -e; for pkg in $$($(GO) list $(FUZZ)); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; \
