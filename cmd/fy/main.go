@@ -57,7 +57,7 @@ func run() int {
 	return cli.Main(cli.Env{
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Getenv: os.Getenv, Environ: os.Environ, Dir: dir, Now: time.Now, Version: version(), Program: program,
-		MachineRows: supervisor.MachineRows,
+		MachineRows: supervisor.MachineRows, RemoveMachines: supervisor.RemoveMachines,
 		Serve: func(ctx context.Context, s cli.Serve) error {
 			return supervisor.Run(ctx, supervisor.Options{
 				Host: s.Host, Project: s.Project, Dir: s.Dir, Version: version(), Program: program, Binary: control.Binary(),

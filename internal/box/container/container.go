@@ -136,6 +136,17 @@ func (s Spec) Digest(parts ...string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
+// startScript makes a container over one connection: $0 is its name, $1 where its files go, $2 whether it gets the engine's socket, the
+// rest its command line.
+const startScript = `set -e
+umask 022
+mkdir -p "$1"
+tar -x -C "$1"
+if [ "$2" = true ]; then systemctl --user start podman.socket; fi
+shift 2
+"$@" >/dev/null
+podman container inspect --format '{{.State.Running}}' "$0"`
+
 // Start makes the container. Nothing is left of it on an error.
 func Start(ctx context.Context, h Host, s Spec) (err error) {
 	if err := s.Check(); err != nil {
@@ -150,16 +161,7 @@ func Start(ctx context.Context, h Host, s Spec) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := h.Run(ctx, bytes.NewReader(files), "sh", "-c", `umask 022; mkdir -p "$1" && tar -x -C "$1"`, "sh", s.dir()); err != nil {
-		return fmt.Errorf("bring the box's files into the VM: %w", err)
-	}
-	if s.Engine {
-		if _, err := h.Run(ctx, nil, "systemctl", "--user", "start", "podman.socket"); err != nil {
-			return fmt.Errorf("start the VM's engine socket: %w", err)
-		}
-	}
-	const look = `"$@" >/dev/null && podman container inspect --format '{{.State.Running}}' "$0"`
-	out, err := h.Run(ctx, nil, append([]string{"sh", "-c", look, Name(s.ID)}, s.args()...)...)
+	out, err := h.Run(ctx, bytes.NewReader(files), append([]string{"sh", "-c", startScript, Name(s.ID), s.dir(), strconv.FormatBool(s.Engine)}, s.args()...)...)
 	if err != nil {
 		return fmt.Errorf("start the container: %w", err)
 	}
@@ -202,6 +204,14 @@ func Stop(ctx context.Context, h Host, id string) error {
 	_, err := h.Run(ctx, nil, "sh", "-c", `podman rm --force --time 0 --ignore "$1" >/dev/null && rm -rf "$2"`, "sh", Name(id), Spec{ID: id}.dir())
 	if err != nil {
 		return fmt.Errorf("end the container: %w", err)
+	}
+	return nil
+}
+
+// ResetHome removes the kept home. It must be in no container's hands.
+func ResetHome(ctx context.Context, h Host) error {
+	if _, err := h.Run(ctx, nil, "sh", "-c", `! podman volume exists "$1" || podman volume rm "$1" >/dev/null`, "sh", homeVolume); err != nil {
+		return fmt.Errorf("empty home: %w", err)
 	}
 	return nil
 }

@@ -2,9 +2,13 @@ package container
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -94,9 +98,6 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	h := Host{Run: func(_ context.Context, stdin io.Reader, argv ...string) ([]byte, error) {
 		line := strings.Join(argv, " ")
 		ran = append(ran, line)
-		if strings.Contains(line, "podman run") {
-			return nil, errors.New("no space")
-		}
 		if stdin != nil {
 			var names []string
 			r := tar.NewReader(stdin)
@@ -117,6 +118,9 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 				t.Errorf("%d bytes follow the archive, %v", len(rest), err)
 			}
 		}
+		if strings.Contains(line, "podman run") {
+			return nil, errors.New("no space")
+		}
 		return nil, nil
 	}}
 	if err := Start(t.Context(), h, testSpec()); err == nil || !strings.Contains(err.Error(), "no space") {
@@ -124,5 +128,48 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	}
 	if last := ran[len(ran)-1]; !strings.Contains(last, "podman rm") || !strings.Contains(last, "fy-b1") {
 		t.Errorf("ran %q, and did not clean up", ran)
+	}
+}
+
+// The script that makes a container is read by a shell: its files are there before it, and its state is told after it.
+func TestStartScript(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"podman": "echo true", "systemctl": "echo \"$@\" >" + dir + "/systemctl.said"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := archive(map[string][]byte{"/etc/foldyard/ca.pem": []byte("ca")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(engine string, argv ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", startScript, "fy-b1", filepath.Join(dir, "box"), engine}, argv...)...)
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin"}
+		cmd.Stdin = bytes.NewReader(files)
+		out, err := cmd.Output()
+		return string(out), err
+	}
+	out, err := start("false", "sh", "-c", `test -s "$1" && echo "$2" >"$3"`, "sh", filepath.Join(dir, "box/ca.pem"), "a  b", filepath.Join(dir, "ran"))
+	if err != nil || out != "true\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "ran")); err != nil || string(b) != "a  b\n" {
+		t.Errorf("the container's command ran with %q, %v", b, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "box/ca.pem")); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("its file: %v, %v", info, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "systemctl.said")); err == nil {
+		t.Error("the engine's socket was started unasked")
+	}
+	if _, err := start("true", "true"); err != nil {
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "systemctl.said")); string(b) != "--user start podman.socket\n" {
+		t.Errorf("systemctl was told %q", b)
+	}
+	if out, err := start("false", "false"); err == nil {
+		t.Errorf("a command that fails is no error: %q", out)
 	}
 }

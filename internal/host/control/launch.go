@@ -33,8 +33,11 @@ const readyFD = 3
 // maxLog is the size in bytes beyond which a starting supervisor begins a new log.
 const maxLog = 8 << 20
 
-// startTimeout bounds the wait for a supervisor.
-const startTimeout = 20 * time.Second
+// Bounds of the wait for a supervisor. One that ends may have a virtual machine to stop first.
+const (
+	startTimeout = 20 * time.Second
+	stopTimeout  = 4 * time.Minute
+)
 
 // Connect returns a client of the supervisor that runs. started tells whether it had to be started. One that was started
 // from another executable is replaced; its boxes go on.
@@ -67,7 +70,7 @@ func (l Launch) Stop(ctx context.Context, keep bool) error {
 	if err := c.Stop(ctx, keep); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	// The lock, not the process: nobody may have reaped it, and what counts is that the next one can start.
 	return poll(ctx, "the supervisor to end", func() bool {

@@ -15,8 +15,8 @@ import (
 // true.
 const (
 	BandSize  = 200
-	firstBand = 41000
-	lastBand  = 48800
+	FirstBand = 41000    // where the first begins
+	LastBand  = 48800    // and the last
 	maxPorts  = 64 << 10 // bytes of ports.json
 )
 
@@ -63,7 +63,7 @@ func (l Layout) Band(ctx context.Context, project string) (uint16, error) {
 		return base, nil
 	}
 	taken := slices.Collect(maps.Values(f.Bands))
-	for base := firstBand; base <= lastBand; base += BandSize {
+	for base := FirstBand; base <= LastBand; base += BandSize {
 		if slices.Contains(taken, uint16(base)) {
 			continue
 		}
@@ -121,7 +121,7 @@ func (l Layout) readPorts() (portsFile, error) {
 		switch {
 		case CheckName(name) != nil:
 			return damaged("a name that is no project's")
-		case base < firstBand || base > lastBand || (base-firstBand)%BandSize != 0:
+		case base < FirstBand || base > LastBand || (base-FirstBand)%BandSize != 0:
 			return damaged(fmt.Sprintf("%s has port %d, which begins no band", name, base))
 		case owner[base] != "":
 			return damaged(fmt.Sprintf("%s and %s share a band", owner[base], name))

@@ -53,7 +53,7 @@ func TestBandsAreStickyAndNobodysTwice(t *testing.T) {
 
 func TestBandsEnd(t *testing.T) {
 	l := portsLayout(t)
-	for i := range (lastBand-firstBand)/BandSize + 1 {
+	for i := range (LastBand-FirstBand)/BandSize + 1 {
 		if _, err := l.Band(t.Context(), fmt.Sprintf("p%d", i)); err != nil {
 			t.Fatal(err)
 		}

@@ -30,6 +30,11 @@ func MachineRows(ctx context.Context, h config.Host, project string, cfg *config
 	return out
 }
 
+// RemoveMachines deletes every project's virtual machine, with what runs from it, for fy uninstall. Supervisors have ended.
+func RemoveMachines(ctx context.Context, h config.Host) error {
+	return lima.RemoveAll(ctx, limaOptions(h, ""))
+}
+
 // instanceName is what a project's machine is called.
 func instanceName(project string) string { return "fy-" + project }
 

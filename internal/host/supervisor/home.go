@@ -9,19 +9,40 @@ import (
 	"path/filepath"
 	"slices"
 
+	"foldyard/internal/box/container"
+	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
 )
 
 // ResetHome empties the kept home. It must be in no box's hands.
-func (s *Supervisor) ResetHome(context.Context) error {
+func (s *Supervisor) ResetHome(ctx context.Context) error {
 	if b := s.longLived(); b != nil {
 		return &control.Error{Code: control.CodeConflict, Detail: "the box that runs uses the home", Hint: "fy down"}
 	}
 	if slices.ContainsFunc(s.running(), func(b *sandbox) bool { return b.rec.Home }) {
 		return &control.Error{Code: control.CodeConflict, Detail: "a box that runs uses the home", Hint: "wait for its fy run to end"}
 	}
+	if cfg := s.cfg.Load(); isVM(cfg) {
+		return s.resetVMHome(ctx, cfg)
+	}
 	return emptyHome(s.opt.Project.Home())
+}
+
+// resetVMHome removes the volume in the machine that is the kept home there. The machine is started for it, and stopped again.
+func (s *Supervisor) resetVMHome(ctx context.Context, cfg *config.Effective) error {
+	s.making.Lock() // no box is made meanwhile
+	defer s.making.Unlock()
+	s.vm.mu.Lock()
+	err := s.vmUp(ctx, cfg)
+	if err == nil {
+		err = vmError(container.ResetHome(ctx, s.vm.host()))
+	}
+	s.vm.mu.Unlock()
+	if !slices.ContainsFunc(s.running(), (*sandbox).inVM) {
+		err = errors.Join(err, s.vmStop(context.WithoutCancel(ctx)))
+	}
+	return err
 }
 
 // emptyHome removes a home that boxes wrote, and makes it anew. No link in it is followed.

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// listener names the process that listens on a TCP port of this computer, "" if it cannot be told.
+// listener names the process that listens on a TCP port of this computer, "" if it cannot be told, which is so of other users'.
 func listener(port uint16) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "/usr/sbin/lsof", "-nP", "-iTCP:"+strconv.Itoa(int(port)), "-sTCP:LISTEN", "-Fpc").Output()
 	if err != nil {
-		return "another user's process"
+		return "" // also where it found none
 	}
 	return lsofName(string(out))
 }

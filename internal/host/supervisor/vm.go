@@ -301,9 +301,12 @@ func (s *Supervisor) bandListener(port uint16) (*net.TCPListener, error) {
 	}
 	detail := fmt.Sprintf("port %d of this project's band is taken", port)
 	if who := listener(port); who != "" {
-		detail += " by " + who
+		return nil, &control.Error{Code: control.CodeHost, Detail: detail + " by " + who, Hint: "end that process; the band is in " + s.opt.Host.Layout.PortsFile()}
 	}
-	return nil, &control.Error{Code: control.CodeHost, Detail: detail, Hint: "end that process; the band is in " + s.opt.Host.Layout.PortsFile()}
+	return nil, &control.Error{ // Linux gives such ports to connections that go out
+		Code: control.CodeHost, Detail: detail + ", and nobody listens there: a connection may go out from it",
+		Hint: fmt.Sprintf("try again; to keep them free on Linux: sudo sysctl net.ipv4.ip_local_reserved_ports=%d-%d", state.FirstBand, state.LastBand+state.BandSize-1),
+	}
 }
 
 // vmRelease gives the keepers up; their containers go on.
@@ -319,12 +322,20 @@ func (s *Supervisor) vmRelease() {
 	}
 }
 
-// vmStop ends the machine, if this supervisor has one up.
+// vmStop ends the project's machine, also one that a supervisor before this one left running.
 func (s *Supervisor) vmStop(ctx context.Context) error {
 	s.vm.mu.Lock()
 	defer s.vm.mu.Unlock()
 	if s.vm.m == nil {
-		return nil
+		cfg := s.cfg.Load()
+		if !isVM(cfg) {
+			return nil
+		}
+		m, err := s.newMachine(ctx, cfg.Machine.Backend)
+		if err != nil {
+			return nil //nolint:nilerr // a computer that cannot have one has none
+		}
+		s.vm.m = m
 	}
 	s.vm.report = machine.Report{}
 	s.vm.token.Store(nil)

@@ -50,6 +50,20 @@ func TestForeignListenerOnTheBandIsNamed(t *testing.T) {
 		t.Fatalf("control: %v", err)
 	}
 	_ = got.Close()
+	// A connection that goes out from the port is no listener: what keeps such ports free is told instead.
+	far, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	c, err := net.Dial("tcp4", far.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := s.bandListener(uint16(c.LocalAddr().(*net.TCPAddr).Port)); !errors.As(err, &e) || !strings.Contains(e.Hint, "ip_local_reserved_ports") {
+		t.Errorf("a connection goes out from it: %v", err)
+	}
 }
 
 // What the host's own tools execute stays read-only in a VM's box too; a link in its place is not followed, and not mounted.
@@ -101,7 +115,7 @@ func TestProcessThatLsofNames(t *testing.T) {
 	for out, want := range map[string]string{
 		"p123\ncnginx\nf6\n":             `"nginx", process 123`,
 		"p1\nca\"b\x1b[1m\np2\ncother\n": `"a\"b\x1b[1m", process 1`,
-		"": "", "pnone\ncx\n": "",
+		"":                               "", "pnone\ncx\n": "",
 	} {
 		if got := lsofName(out); got != want {
 			t.Errorf("%q: %s, want %s", out, got, want)

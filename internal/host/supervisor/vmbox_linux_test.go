@@ -117,23 +117,31 @@ func vmWorld(t *testing.T, adopted string) (*Supervisor, *podmanVM) {
 	}
 	opt.Program = program
 	// Real projects, and other tests, may be served beside this one.
-	for base := 41000 + os.Getpid()%40*200; ; base = 41000 + (base-41000+200)%8000 {
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", base+int(state.PortEngine)))
-		if err != nil {
-			continue
-		}
-		_ = l.Close()
-		text := fmt.Sprintf(`{"version":1,"bands":{%q:%d}}`, opt.Project.Name, base)
-		if err := os.WriteFile(opt.Host.Layout.PortsFile(), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		break
+	base := state.FirstBand + os.Getpid()%40*state.BandSize
+	for !unused(base) {
+		base = state.FirstBand + (base-state.FirstBand+state.BandSize)%(40*state.BandSize)
+	}
+	text := fmt.Sprintf(`{"version":1,"bands":{%q:%d}}`, opt.Project.Name, base)
+	if err := os.WriteFile(opt.Host.Layout.PortsFile(), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	s := start(t, opt)
 	t.Cleanup(s.close)
 	m := &podmanVM{Fake: &machinetest.Fake{AnyUser: true}, runs: map[string]bool{}}
 	s.vm.m = m
 	return s, m
+}
+
+// unused reports whether a band's ports can be had.
+func unused(base int) bool {
+	for _, offset := range []int{state.PortProxy, state.PortDNS, state.PortEngine, state.PortOneshots} {
+		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", base+offset))
+		if err != nil {
+			return false
+		}
+		_ = l.Close()
+	}
+	return true
 }
 
 // readopt changes the project's configuration as fy config adopt does.
@@ -285,7 +293,7 @@ func TestEngineIsInTheBoxOnlyWhenAskedFor(t *testing.T) {
 			if got := slices.Contains(out.Env, "DOCKER_HOST=unix://"+container.EngineSocket); got != on {
 				t.Errorf("engine = %t: DOCKER_HOST is set: %t", on, got)
 			}
-			if got := m.count("systemctl --user start podman.socket") > 0; got != on {
+			if got := m.count(" true podman run") > 0; got != on {
 				t.Errorf("engine = %t: the engine's socket is started: %t", on, got)
 			}
 			if _, err := s.StopBox(t.Context(), ""); err != nil {
@@ -435,5 +443,28 @@ func TestWayOutOfABoxInAMachine(t *testing.T) {
 	}
 	if _, err := s.StopBox(t.Context(), ""); err != nil {
 		t.Error(err)
+	}
+}
+
+// The kept home of a machine's boxes lies in the machine: it is started for it, and is stopped again.
+func TestHomeInAMachineIsReset(t *testing.T) {
+	s, m := vmWorld(t, vmConfig)
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ResetHome(t.Context()); code(err) != control.CodeConflict {
+		t.Errorf("while a box uses it: %v", err)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ResetHome(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m.count("podman volume rm") != 1 || m.Boots() != 2 {
+		t.Errorf("%d removals, %d boots", m.count("podman volume rm"), m.Boots())
+	}
+	if st, err := m.State(t.Context()); err != nil || st.State != machine.Stopped {
+		t.Errorf("the machine is %+v, %v", st, err)
 	}
 }

@@ -326,8 +326,11 @@ func (d *Driver) Remove(ctx context.Context) error {
 	case !bytes.HasPrefix(conf, []byte(marker)):
 		return &machine.Error{Detail: d.dir() + " was not made by foldyard", Fix: "remove it with limactl"}
 	default:
-		if err = d.run(ctx, func(string) {}, "delete", "--force", d.opt.Instance); err != nil && ctx.Err() != nil {
-			return err
+		if d.limactl != "" {
+			_ = d.run(ctx, func(string) {}, "delete", "--force", d.opt.Instance) // what it leaves is ended and removed here
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 	return errors.Join(d.reap(ctx), os.RemoveAll(d.dir()))

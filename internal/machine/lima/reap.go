@@ -1,6 +1,7 @@
 package lima
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -15,6 +16,23 @@ import (
 
 // reapTimeout bounds the end of a process that was killed.
 const reapTimeout = 10 * time.Second
+
+// RemoveAll deletes every machine of foldyard's below LIMA_HOME, with what runs from it. It works without a limactl too.
+func RemoveAll(ctx context.Context, opt Options) error {
+	configs, _ := filepath.Glob(filepath.Join(opt.Home, "*", "lima.yaml")) // the pattern is ours
+	var errs []error
+	for _, path := range configs {
+		b, err := os.ReadFile(path)
+		if err != nil || !bytes.HasPrefix(b, []byte(marker)) {
+			continue
+		}
+		opt.Instance = filepath.Base(filepath.Dir(path))
+		d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes}
+		d.limactl, _ = lookPath("limactl", opt.Getenv("PATH")) // "" leaves it to us
+		errs = append(errs, d.Remove(ctx))
+	}
+	return errors.Join(errs...)
+}
 
 // reap kills what still runs from the instance's directory, whatever limactl knows of it. It goes by the files in which limactl wrote
 // process ids, and believes one only when that process's command line names the instance's directory: ids are used again.

@@ -298,3 +298,37 @@ func TestHalfMadeInstanceIsMadeAnew(t *testing.T) {
 		t.Errorf("control: %v", err)
 	}
 }
+
+// fy uninstall leaves no machine of ours, with a limactl or without, and none of somebody else's gone.
+func TestRemoveAll(t *testing.T) {
+	for _, with := range []bool{true, false} {
+		l := newLab(t)
+		if _, _, err := l.up(labSpec()); err != nil {
+			t.Fatal(err)
+		}
+		other := filepath.Join(l.d.opt.Home, "theirs", "lima.yaml")
+		if err := os.MkdirAll(filepath.Dir(other), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(other, []byte("images: []\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		opt := l.d.opt
+		opt.Instance = ""
+		if !with {
+			opt.Getenv = func(string) string { return "" }
+		}
+		if len(l.pids()) != 2 {
+			t.Fatal("control: nothing runs")
+		}
+		if err := RemoveAll(t.Context(), opt); err != nil {
+			t.Errorf("with limactl %t: %v", with, err)
+		}
+		if _, err := os.Stat(l.d.dir()); !os.IsNotExist(err) || len(l.pids()) > 0 {
+			t.Errorf("with limactl %t: processes %v, directory %v", with, l.pids(), err)
+		}
+		if _, err := os.Stat(other); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -16,6 +16,12 @@ func (a *app) down() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if c == nil && p.machine() { // a supervisor that was killed left it running
+				c, p, err = a.connect(cmd.Context())
+				if err != nil {
+					return err
+				}
+			}
 			if c == nil {
 				fmt.Fprintln(a.Stdout, "nothing runs")
 				return nil

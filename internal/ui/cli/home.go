@@ -18,6 +18,9 @@ func (a *app) home() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if p.machine() {
+				return fmt.Errorf("the kept home lies in the VM, as the volume fy-home of its engine: fy machine shell")
+			}
 			return a.printPath(p.checkout.Project.Home())
 		},
 	})

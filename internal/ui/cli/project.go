@@ -18,6 +18,12 @@ type project struct {
 	checkout config.Checkout
 }
 
+// machine reports whether the project's boxes are made in a virtual machine.
+func (p *project) machine() bool {
+	cfg, err := p.host.Load(p.checkout)
+	return err == nil && (cfg.Machine.Backend == config.Lima || cfg.Machine.Backend == config.Podman)
+}
+
 // layout says where foldyard keeps its files, without asking which project this is.
 func (a *app) layout() (config.Host, error) {
 	l, err := state.NewLayout(a.Getenv)

@@ -41,7 +41,7 @@ func (a *app) uninstall() *cobra.Command {
 					a.say("nothing removed: fy uninstall --yes removes it")
 					return nil
 				}
-				if yes, err = a.confirm("remove these directories, with grants, logs, secrets and homes?"); err != nil || !yes {
+				if yes, err = a.confirm("remove these directories, with grants, logs, secrets, homes and virtual machines?"); err != nil || !yes {
 					return err
 				}
 			}
@@ -54,6 +54,11 @@ func (a *app) uninstall() *cobra.Command {
 				l := control.Launch{Socket: p.ControlSocket(), Lock: p.SupervisorLock()}
 				if err := l.Stop(cmd.Context(), false); err != nil && !control.NotRunning(err) {
 					return fmt.Errorf("stop the supervisor of %s: %w", p.Name, err)
+				}
+			}
+			if a.RemoveMachines != nil {
+				if err := a.RemoveMachines(cmd.Context(), h); err != nil {
+					return fmt.Errorf("remove virtual machines: %w", err)
 				}
 			}
 			for _, d := range dirs {
