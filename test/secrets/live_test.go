@@ -1,9 +1,14 @@
 package secrets
 
 import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -158,6 +163,46 @@ func TestATunnelEndsWhenItsHostGetsARule(t *testing.T) {
 	w.must(value, "secret", "set", "demo")
 	w.want("decrypted now", w.curl("demo.test", "/"), "done 200")
 	w.want("the origin", w.saw("demo.test"), value)
+}
+
+// Whoever may ask fy proxy gets no credential but with its token.
+func TestProxyGivesCredentialsForItsTokenOnly(t *testing.T) {
+	w := live(t, "")
+	w.must(value, "secret", "set", "demo")
+	w.must("", "allow", "--permanent", "--internal", "demo.test:"+w.port)
+	w.must("", "down")
+	w.must("", "supervisor", "stop")
+	for _, auth := range []bool{true, false} {
+		args := []string{"proxy", "--listen", "127.0.0.1:0"}
+		if auth {
+			args = append(args, "--auth")
+		}
+		cmd := w.command(args...)
+		out := must(cmd.StdoutPipe())
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line := must(bufio.NewReader(out).ReadString('\n'))
+		through := must(url.Parse(strings.TrimSpace(line)))
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(w.must("", "ca", "pem")))
+		tr := &http.Transport{Proxy: http.ProxyURL(through), TLSClientConfig: &tls.Config{RootCAs: roots}}
+		before := w.saw("demo.test")
+		r, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).Get("https://demo.test:" + w.port + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		tr.CloseIdleConnections()
+		saw := strings.TrimPrefix(w.saw("demo.test"), before)
+		if r.StatusCode != http.StatusOK || strings.Contains(saw, value) != auth {
+			t.Errorf("with a token %v: status %d, the origin saw %q", auth, r.StatusCode, saw)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // it was interrupted
+	}
 }
 
 func (w *world) reached(host string) bool {

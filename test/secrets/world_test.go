@@ -93,8 +93,8 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) path(p string) string { return filepath.Join(w.dir, p) }
 
-// fy runs one command line, with input on stdin.
-func (w *world) fy(input string, args ...string) (string, error) {
+// command is one command line of fy.
+func (w *world) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(w.bin, args...)
 	cmd.Dir = w.path("repo")
 	cmd.Env = []string{
@@ -102,6 +102,12 @@ func (w *world) fy(input string, args ...string) (string, error) {
 		"FOLDYARD_HOME=" + w.path("state"), "XDG_RUNTIME_DIR=" + w.path("run"), "NO_COLOR=1", "LANG=C.UTF-8",
 	}
 	cmd.Env = append(cmd.Env, w.env...)
+	return cmd
+}
+
+// fy runs one command line, with input on stdin.
+func (w *world) fy(input string, args ...string) (string, error) {
+	cmd := w.command(args...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	w.mu.Lock()
