@@ -36,7 +36,10 @@ func (p platform) arch() string {
 // checkImage refuses a machine without an image, and an image without a digest.
 func checkImage(s machine.Spec) error {
 	if s.Image == "" {
-		return &machine.Error{Detail: "no image for the VM", Fix: `set [machine] image and digest: a Debian or Fedora cloud image with podman and nftables, and its sha256`}
+		return &machine.Error{
+			Detail: "no image for the VM: foldyard has none of its own, and takes none without its checksum",
+			Fix:    `set [machine] image = "/path/guest.qcow2" and digest = "sha256:…" (sha256sum guest.qcow2), then fy config adopt; docs/manual/lima.md says what must be in it, and how to make one`,
+		}
 	}
 	if !digestRE().MatchString(s.Digest) {
 		return &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits, or sha512: and 128`}
