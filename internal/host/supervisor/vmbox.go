@@ -11,6 +11,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 
 	"foldyard/internal/box"
 	"foldyard/internal/box/container"
@@ -26,14 +28,18 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 	v := &s.vm
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	// A machine takes minutes to start: what cannot become a box is told before.
+	u, err := s.who(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.boxable(cfg); err != nil {
+		return nil, err
+	}
 	if err := s.vmUp(ctx, cfg); err != nil {
 		return nil, err
 	}
 	image, err := s.vmImage(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	u, err := s.who(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -164,17 +170,59 @@ func (s *Supervisor) guarded(cfg *config.Effective) []string {
 	return out
 }
 
+// boxable says why no container can be made of what is configured, as far as that can be told without a machine.
+func (s *Supervisor) boxable(cfg *config.Effective) error {
+	switch {
+	case strings.ContainsAny(s.opt.Dir, ":,"):
+		return &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the repo's path %q holds a colon or a comma, and a container cannot mount it", s.opt.Dir), Hint: "move it"}
+	case cfg.Box.Rootfs != "":
+		root, err := os.OpenRoot(s.opt.Dir)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		f, err := s.openRootfs(root, cfg.Box.Rootfs)
+		if err != nil {
+			return err
+		}
+		return f.Close()
+	case cfg.Box.Image == "":
+		return &control.Error{Code: control.CodeBad, Detail: "the box has no image", Hint: `set [box] image = "…", or rootfs = "box.tar"`}
+	}
+	return nil
+}
+
 // vmImage brings the box's image into the machine and returns its name.
 func (s *Supervisor) vmImage(ctx context.Context, cfg *config.Effective) (string, error) {
 	line := "brings the box's image into the VM"
 	s.vm.step.Store(&line)
-	switch {
-	case cfg.Box.Rootfs != "":
+	if cfg.Box.Rootfs != "" {
 		return s.vmRootfs(ctx, cfg.Box.Rootfs)
-	case cfg.Box.Image != "":
-		return cfg.Box.Image, vmError(container.Pull(ctx, s.vm.host(), cfg.Box.Image))
 	}
-	return "", &control.Error{Code: control.CodeBad, Detail: "the box has no image", Hint: `set [box] image = "…", or rootfs = "box.tar"`}
+	return cfg.Box.Image, vmError(container.Pull(ctx, s.vm.host(), cfg.Box.Image))
+}
+
+// openRootfs opens the archive that is the box's root file system, beneath the repo.
+func (s *Supervisor) openRootfs(root *os.Root, path string) (*os.File, error) {
+	refuse := func(why string) (*os.File, error) {
+		return nil, &control.Error{Code: control.CodeBad, Detail: "[box] rootfs: " + why, Hint: "name an archive inside the repo"}
+	}
+	if filepath.IsAbs(path) {
+		rel, err := filepath.Rel(s.opt.Dir, path)
+		if err != nil {
+			return refuse(err.Error())
+		}
+		path = rel
+	}
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO does not hold us
+	if err != nil {
+		return refuse(err.Error())
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > 64<<30 {
+		_ = f.Close() // it is not read
+		return refuse(path + " is no regular file, or over 64 GiB")
+	}
+	return f, nil
 }
 
 // vmRootfs imports an archive that lies in the repo. It is opened beneath the repo, and read twice: for its digest, and whole.
@@ -184,23 +232,11 @@ func (s *Supervisor) vmRootfs(ctx context.Context, path string) (string, error) 
 		return "", err
 	}
 	defer root.Close()
-	if filepath.IsAbs(path) {
-		if path, err = filepath.Rel(s.opt.Dir, path); err != nil {
-			return "", err
-		}
-	}
-	f, err := root.Open(path)
-	if err != nil {
-		return "", &control.Error{Code: control.CodeBad, Detail: "[box] rootfs: " + err.Error(), Hint: "name an archive inside the repo"}
-	}
-	defer f.Close()
-	info, err := f.Stat()
+	f, err := s.openRootfs(root, path)
 	if err != nil {
 		return "", err
 	}
-	if !info.Mode().IsRegular() || info.Size() > 64<<30 {
-		return "", &control.Error{Code: control.CodeBad, Detail: "[box] rootfs is no regular file, or over 64 GiB", Hint: "name an archive inside the repo"}
-	}
+	defer f.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
 		return "", fmt.Errorf("read [box] rootfs: %w", err)

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -466,5 +467,39 @@ func TestHomeInAMachineIsReset(t *testing.T) {
 	}
 	if st, err := m.State(t.Context()); err != nil || st.State != machine.Stopped {
 		t.Errorf("the machine is %+v, %v", st, err)
+	}
+}
+
+// What cannot become a box is told before a machine is started for it.
+func TestBadBoxIsToldBeforeTheMachineStarts(t *testing.T) {
+	for name, tt := range map[string]struct{ config, says string }{
+		"no image":               {strings.Replace(vmConfig, `image = "localhost/box:1"`, "", 1), "no image"},
+		"an archive not there":   {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "box.tar"`, 1), "box.tar"},
+		"an archive outside":     {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "../box.tar"`, 1), "rootfs"},
+		"a FIFO":                 {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "fifo"`, 1), "no regular file"},
+		"an archive that is one": {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "good.tar"`, 1), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, m := vmWorld(t, tt.config)
+			if err := os.WriteFile(filepath.Join(s.opt.Dir, "good.tar"), []byte("an archive"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Mkfifo(filepath.Join(s.opt.Dir, "fifo"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.CreateBox(t.Context(), control.BoxRequest{})
+			if tt.says == "" {
+				if err != nil || m.Boots() != 1 {
+					t.Errorf("control: %v, %d boots", err, m.Boots())
+				}
+				if _, err := s.StopBox(t.Context(), ""); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if code(err) != control.CodeBad || !strings.Contains(err.Error(), tt.says) || m.Boots() != 0 {
+				t.Errorf("got %v after %d boots", err, m.Boots())
+			}
+		})
 	}
 }
