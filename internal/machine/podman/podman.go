@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -103,35 +104,78 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, args ...string) 
 	return out, nil
 }
 
+// listed is what podman says of a machine. It writes sizes in bytes, as strings.
+type listed struct {
+	Name             string
+	Running          bool
+	CPUs             int
+	Memory, DiskSize string
+}
+
+// list returns our machine, nil if there is none.
+func (d *Driver) list(ctx context.Context) (*listed, error) {
+	out, err := d.call(ctx, 20*time.Second, "machine", "list", "--format", "json")
+	if err != nil {
+		return nil, err
+	}
+	var all []listed
+	if err := json.Unmarshal(out, &all); err != nil {
+		return nil, fmt.Errorf("podman machine list: %w", err)
+	}
+	for i := range all {
+		if strings.TrimSuffix(all[i].Name, "*") == d.opt.Name { // the default one is marked
+			return &all[i], nil
+		}
+	}
+	return nil, nil
+}
+
 // State looks, and connects when the machine is said to run.
 func (d *Driver) State(ctx context.Context) (machine.Status, error) {
-	out, err := d.call(ctx, 20*time.Second, "machine", "list", "--format", "json")
+	m, err := d.list(ctx)
 	if err != nil {
 		return machine.Status{}, err
 	}
-	var all []struct {
-		Name    string
-		Running bool
-	}
-	if err := json.Unmarshal(out, &all); err != nil {
-		return machine.Status{}, fmt.Errorf("podman machine list: %w", err)
-	}
-	for _, m := range all {
-		if m.Name != d.opt.Name {
-			continue
-		}
-		if !m.Running {
-			return machine.Status{State: machine.Stopped}, nil
-		}
-		if _, err := d.ssh(ctx, machine.Command{Argv: []string{"true"}}); err != nil {
-			return machine.Status{State: machine.Broken, Why: "it runs and does not answer: " + err.Error()}, nil
-		}
-		return machine.Status{State: machine.Running}, nil
-	}
-	return machine.Status{State: machine.Absent}, nil
+	return d.state(ctx, m), nil
 }
 
-// Up makes and starts the machine. Another configuration of one that exists needs fy machine rm first.
+func (d *Driver) state(ctx context.Context, m *listed) machine.Status {
+	switch {
+	case m == nil:
+		return machine.Status{State: machine.Absent}
+	case !m.Running:
+		return machine.Status{State: machine.Stopped}
+	}
+	if _, err := d.ssh(ctx, machine.Command{Argv: []string{"true"}}); err != nil {
+		return machine.Status{State: machine.Broken, Why: "it runs and does not answer: " + err.Error()}
+	}
+	return machine.Status{State: machine.Running}
+}
+
+// changes are the flags that make m what spec says.
+func (m *listed) changes(spec machine.Spec) ([]string, error) {
+	var out []string
+	if m.CPUs > 0 && m.CPUs != spec.CPUs {
+		out = append(out, "--cpus", fmt.Sprint(spec.CPUs))
+	}
+	if n, err := strconv.ParseInt(m.Memory, 10, 64); err == nil && n>>20 != spec.Memory>>20 {
+		out = append(out, "--memory", fmt.Sprint(spec.Memory>>20))
+	}
+	n, err := strconv.ParseInt(m.DiskSize, 10, 64)
+	switch was, want := n>>30, spec.Disk>>30; {
+	case err != nil || was == want:
+	case want < was:
+		return nil, &machine.Error{
+			Detail: fmt.Sprintf("the VM's disk has %d GiB, and cannot shrink to %d", was, want),
+			Fix:    fmt.Sprintf(`set [machine] disk to "%dGiB" or more; or fy machine rm, then fy up: its disk goes, and the box's kept home with it`, was),
+		}
+	default:
+		out = append(out, "--disk-size", fmt.Sprint(want))
+	}
+	return out, nil
+}
+
+// Up makes and starts the machine. Processors, memory and a larger disk of one that exists are changed; its image and mounts stay.
 func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (machine.Report, error) {
 	if say == nil {
 		say = func(string) {}
@@ -142,13 +186,33 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 	if spec.Firewall {
 		return machine.Report{}, &machine.Error{Detail: "podman machine cannot have a VM firewall", Fix: `set [machine] firewall = false, or backend = "lima"`}
 	}
-	st, err := d.State(ctx)
+	m, err := d.list(ctx)
 	if err != nil {
 		return machine.Report{}, err
 	}
-	if st.State == machine.Broken {
+	st := d.state(ctx, m)
+	var changes []string
+	if m != nil {
+		if changes, err = m.changes(spec); err != nil {
+			return machine.Report{}, err
+		}
+	}
+	switch {
+	case st.State == machine.Broken:
 		say("the machine does not answer: it is started anew")
+	case st.State == machine.Running && len(changes) > 0:
+		say("the machine was made otherwise: it is stopped, and made as configured")
+	}
+	if st.State == machine.Broken || len(changes) > 0 {
 		if err := d.Stop(ctx); err != nil {
+			return machine.Report{}, err
+		}
+		if st.State == machine.Running {
+			st.State = machine.Stopped
+		}
+	}
+	if len(changes) > 0 {
+		if _, err := d.call(ctx, 2*time.Minute, append(append([]string{"machine", "set"}, changes...), d.opt.Name)...); err != nil {
 			return machine.Report{}, err
 		}
 	}

@@ -14,16 +14,20 @@ import (
 
 // stub is a podman that keeps its one machine's state in a file, and runs what it is told over ssh on this computer.
 const stub = `#!/bin/sh
-s=$(dirname "$0")/state; b=$(dirname "$0")/boots
+d=$(dirname "$0"); s=$d/state; b=$d/boots
 shift
+flags() { # those of init and set, kept in files of their name
+  while [ $# -gt 1 ]; do case $1 in --cpus|--memory|--disk-size) echo "$2" >"$d/${1#--}"; shift ;; esac; shift; done
+}
 case $1 in
 info) exit 0 ;;
-list) if [ ! -e "$s" ]; then echo '[]'; else echo "[{\"Name\":\"fy-app\",\"Running\":$(cat "$s")},{\"Name\":\"fy-app2\",\"Running\":true}]"; fi ;;
-init) echo false >"$s" ;;
-start) echo true >"$s"; echo x >>"$b" ;;
+list) if [ ! -e "$s" ]; then echo '[]'; else echo "[{\"Name\":\"fy-app*\",\"Running\":$(cat "$s"),\"CPUs\":$(cat "$d/cpus"),\"Memory\":\"$(($(cat "$d/memory") << 20))\",\"DiskSize\":\"$(($(cat "$d/disk-size") << 30))\"},{\"Name\":\"fy-app2\",\"Running\":true}]"; fi ;;
+init) shift; flags "$@"; echo false >"$s" ;;
+set) [ "$(cat "$s")" = false ] || { echo "is running" >&2; exit 125; }; shift; flags "$@" ;;
+start) rm -f "$d/hangs"; echo true >"$s"; echo x >>"$b" ;;
 stop) echo false >"$s" ;;
 rm) rm -f "$s" ;;
-ssh) [ "$(cat "$s" 2>/dev/null)" = true ] || exit 125
+ssh) [ "$(cat "$s" 2>/dev/null)" = true ] && [ ! -e "$d/hangs" ] || exit 125
   case $3 in *boot_id*) wc -l <"$b" ;; *) exec sh -c "$3" ;; esac ;;
 esac
 `
@@ -53,7 +57,32 @@ func testSpec() machine.Spec {
 func TestSuite(t *testing.T) {
 	d := newStub(t)
 	spec := testSpec()
-	machinetest.Run(t, machinetest.Suite{Machine: d, Spec: spec, Start: time.Minute})
+	changed := spec
+	changed.CPUs, changed.Memory, changed.Disk = 2, 2<<30, 8<<30
+	machinetest.Run(t, machinetest.Suite{Machine: d, Spec: spec, Changed: changed, Start: time.Minute, Crash: func(t *testing.T) {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(d.podman), "hangs"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}})
+}
+
+// A disk cannot shrink: that is said before anything is stopped.
+func TestSmallerDiskIsRefused(t *testing.T) {
+	d := newStub(t)
+	spec := testSpec()
+	first, err := d.Up(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	smaller := spec
+	smaller.Disk = 3 << 30
+	var e *machine.Error
+	if _, err := d.Up(t.Context(), smaller, nil); !errors.As(err, &e) || !strings.Contains(e.Fix, "4GiB") {
+		t.Errorf("got %v", err)
+	}
+	if again, err := d.Up(t.Context(), spec, nil); err != nil || again != first {
+		t.Errorf("control: %+v, %v; want the same boot", again, err)
+	}
 }
 
 // It cannot be provisioned by us, so it has no firewall: asking for one is an error, not a machine without it.
