@@ -94,6 +94,13 @@ func (c *checker) machine(m *Machine) {
 			c.bad(s.key, `works with backend = "lima" only; this project's backend is %s`, m.Backend)
 		}
 	}
+	const unbuilt = "is not built yet: that ring stays unavailable"
+	if lima && m.Gateway && c.set("machine.gateway") {
+		c.warn(c.at["machine.gateway"], "machine.gateway", unbuilt)
+	}
+	if lima && m.HostFirewall {
+		c.warn(c.at["machine.host_firewall"], "machine.host_firewall", unbuilt)
+	}
 	if m.HostFirewall && lima {
 		if !m.Firewall {
 			c.bad("machine.host_firewall", "needs firewall = true")
