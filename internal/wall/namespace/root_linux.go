@@ -476,15 +476,9 @@ func finishRoot() error {
 // awaitLeft waits until nothing is mounted over the root any more. A mount is out of the tree long before umount2 returns: the kernel
 // then lets every processor pass before it frees the mount, which may take longer than all the rest of a box's start.
 func awaitLeft(unmounted <-chan error) error {
-	for {
-		select {
-		case err := <-unmounted:
-			if err != nil {
-				return fmt.Errorf("leave the host's root: %w", err)
-			}
-			unmounted = nil // what the kernel shows below has the last word
-		default:
-		}
+	tick := time.NewTicker(20 * time.Microsecond)
+	defer tick.Stop()
+	for returned := false; ; {
 		over, err := overmounted()
 		if err != nil {
 			return fmt.Errorf("leave the host's root: %w", err)
@@ -492,10 +486,17 @@ func awaitLeft(unmounted <-chan error) error {
 		if !over {
 			return nil
 		}
-		if unmounted == nil {
+		if returned {
 			return errors.New("leave the host's root: it is still there")
 		}
-		time.Sleep(20 * time.Microsecond)
+		select {
+		case err := <-unmounted:
+			if err != nil {
+				return fmt.Errorf("leave the host's root: %w", err)
+			}
+			returned = true // what the kernel shows has the last word
+		case <-tick.C:
+		}
 	}
 }
 
