@@ -89,9 +89,9 @@ func (s *Supervisor) limits() []control.Limit {
 	}
 	st := s.capture.Stats()
 	return append(out,
-		control.Limit{Name: "records", Value: capture.DefaultRate, Hits: int64(min(st.Over, math.MaxInt64))}, //nolint:gosec // G115: bounded here
+		control.Limit{Name: "records", Value: capture.DefaultRate, Hits: int64(min(st.Over, math.MaxInt64))},
 		control.Limit{Name: "names", Value: dns.MaxNames, At: int64(names), Hits: s.nameless.Load()},
-		control.Limit{Name: "log_queue", Value: capture.DefaultQueue, At: int64(st.Queued), Hits: int64(min(st.Dropped, math.MaxInt64))}, //nolint:gosec // G115: bounded here
+		control.Limit{Name: "log_queue", Value: capture.DefaultQueue, At: int64(st.Queued), Hits: int64(min(st.Dropped, math.MaxInt64))},
 	)
 }
 
