@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/dialer"
 	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/control"
 )
@@ -171,6 +172,14 @@ func (s *Supervisor) Answer(ctx context.Context, id string, a control.Answer) (c
 	}
 	q := a.RuleRequest
 	q.Rules = []string{proxy.RuleFor(k)}
+	if q.Internal { // that much and no more
+		q.Rules = []string{k.String()}
+	}
+	if internal, ok := dialer.Opens(k); a.Allow && ok && internal && !q.Internal {
+		return control.Changed{}, &control.Error{
+			Code: control.CodeBad, Detail: k.String() + " is not a public address: a grant that is not internal does not open it", Hint: "fy ask allow " + id + " --internal",
+		}
+	}
 	origin := "fy ask allow"
 	if !a.Allow {
 		origin = "fy ask deny"

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,33 @@ func TestRefusalIsAskedUntilItIsAnswered(t *testing.T) {
 	}
 	if _, err := s.Answer(ctx, "1", control.Answer{Allow: true}); code(err) != control.CodeNotFound {
 		t.Errorf("answered twice: %v", err)
+	}
+}
+
+// An answer that would not help is none, and one that helps opens no more than was asked for.
+func TestAnswerAboutAnAddressThatIsNotPublic(t *testing.T) {
+	s, _ := world(t, "")
+	s.record(denied("10.0.0.1", 443, "not_granted"))
+	s.record(denied("192.0.2.1", 443, "not_granted"))
+	allow := func(id string, internal bool) error {
+		_, err := s.Answer(t.Context(), id, control.Answer{Allow: true, RuleRequest: control.RuleRequest{Level: state.Session, Internal: internal}})
+		return err
+	}
+	if err := allow("1", false); code(err) != control.CodeBad || !strings.Contains(fmt.Sprint(err), "not a public address") {
+		t.Errorf("a grant that does not help: %v", err)
+	}
+	if err := allow("1", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := allow("2", false); err != nil {
+		t.Fatalf("control: a public address: %v", err)
+	}
+	var rules []string
+	for _, g := range s.grants.File().Grants {
+		rules = append(rules, g.Rule)
+	}
+	if d := cmp.Diff([]string{"10.0.0.1:443", "192.0.2.1"}, rules); d != "" {
+		t.Error(d)
 	}
 }
 
