@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"foldyard/internal/box"
@@ -318,20 +319,28 @@ func (s *Supervisor) stands(ctx context.Context, cfg *config.Effective, b *sandb
 		return b, nil
 	}
 	s.vm.mu.Lock()
+	host := s.vm.host()
+	// The machine and the container are asked at once: each takes its time to answer.
+	var runs bool
+	var asking error
+	var asked sync.WaitGroup
+	askCtx, cancel := context.WithTimeout(ctx, vmStopTimeout)
+	defer cancel()
+	asked.Go(func() { runs, asking = container.Runs(askCtx, host, b.id) })
 	err := s.vmUp(ctx, cfg)
 	goes := s.vm.keepers[b.id] != nil
-	host := s.vm.host()
 	s.vm.mu.Unlock()
+	if err != nil || !goes {
+		cancel()
+	}
+	asked.Wait()
 	if err != nil {
 		return nil, err
 	}
-	if goes {
-		ctx, cancel := context.WithTimeout(ctx, vmStopTimeout)
-		defer cancel()
-		if goes, err = container.Runs(ctx, host, b.id); err != nil {
-			return nil, err
-		}
+	if goes && asking != nil {
+		return nil, asking
 	}
+	goes = goes && runs
 	if goes {
 		return b, nil
 	}
