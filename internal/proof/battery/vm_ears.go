@@ -84,34 +84,40 @@ func (e *vmEars) close() {
 // socketWatch looks at this computer's own sockets while probes run: the machine's packets leave as sockets of its process.
 type socketWatch struct {
 	stop, done chan struct{}
+	want       map[string]netip.Addr // by what /proc/net calls it
+	old        map[string]bool       // sockets that were there before: the operator's own, or one that takes its time to close
 	seen       map[netip.Addr]bool
 	ok         bool
 }
 
 func watchSockets(addrs []netip.Addr) *socketWatch {
-	w := &socketWatch{stop: make(chan struct{}), done: make(chan struct{}), seen: map[netip.Addr]bool{}}
-	want := map[string]netip.Addr{}
+	w := &socketWatch{stop: make(chan struct{}), done: make(chan struct{}), want: map[string]netip.Addr{}, old: map[string]bool{}, seen: map[netip.Addr]bool{}}
 	for _, a := range addrs {
-		want[procAddr(a)] = a
+		w.want[procAddr(a)] = a
 	}
+	w.look(func(socket string, _ netip.Addr) { w.old[socket] = true })
 	go func() {
 		defer close(w.done)
 		t := time.NewTicker(50 * time.Millisecond)
 		defer t.Stop()
-		for {
-			w.ok = w.look(want)
+		for ended := false; !ended; {
 			select {
 			case <-w.stop:
-				return
+				ended = true
 			case <-t.C:
 			}
+			w.ok = w.look(func(socket string, to netip.Addr) {
+				if !w.old[socket] {
+					w.seen[to] = true
+				}
+			})
 		}
 	}()
 	return w
 }
 
-// look reads the kernel's tables, and reports whether it could.
-func (w *socketWatch) look(want map[string]netip.Addr) bool {
+// look reads the kernel's tables, tells of each socket toward what is watched, and reports whether it could.
+func (w *socketWatch) look(tell func(socket string, to netip.Addr)) bool {
 	read := 0
 	for _, table := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		b, err := os.ReadFile("/proc/net/" + table)
@@ -125,8 +131,8 @@ func (w *socketWatch) look(want map[string]netip.Addr) bool {
 				continue
 			}
 			remote, _, _ := strings.Cut(col[2], ":")
-			if a, ok := want[remote]; ok {
-				w.seen[a] = true
+			if a, ok := w.want[remote]; ok {
+				tell(table+" "+col[1]+" "+col[2], a)
 			}
 		}
 	}

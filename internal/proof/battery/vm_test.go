@@ -166,24 +166,31 @@ func TestPlaceThatCannotBeHadIsUnproven(t *testing.T) {
 	}
 }
 
-// A socket of this computer toward an address is seen, and one toward another is not.
+// A socket of this computer toward an address is seen, one toward another is not, and neither is one that was there before.
 func TestSocketsAreSeen(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.2:0")
-	if err != nil {
-		t.Skip(err)
+	dial := func(host string) net.Conn {
+		l, err := net.Listen("tcp4", host+":0")
+		if err != nil {
+			t.Skip(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		c, err := net.Dial("tcp4", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
 	}
-	defer l.Close()
-	c, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	seen, ok := watchSockets([]netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")}).end()
+	fresh, old, other := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")
+	dial(old.String())
+	w := watchSockets([]netip.Addr{fresh, old, other})
+	dial(fresh.String())
+	seen, ok := w.end()
 	if !ok {
 		t.Skip("no /proc/net here")
 	}
-	if !seen[netip.MustParseAddr("127.0.0.2")] || seen[netip.MustParseAddr("127.0.0.3")] {
-		t.Errorf("saw %v, want the connection to %s alone", seen, l.Addr())
+	if !seen[fresh] || seen[old] || seen[other] {
+		t.Errorf("saw %v, want the connection to %s alone", seen, fresh)
 	}
 }
 
