@@ -1,41 +1,21 @@
 package lima
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"foldyard/internal/machine"
-	"foldyard/internal/wall/ruleset"
 )
 
-// roleVar makes the test binary one of the programs that the driver starts.
-const roleVar = "FY_LIMA_ROLE"
-
-func TestMain(m *testing.M) {
-	switch os.Getenv(roleVar) {
-	case "limactl":
-		os.Exit(fakeLimactl(os.Args[1:]))
-	case "ssh":
-		os.Exit(fakeSSH(os.Args[1:]))
-	case "process": // a QEMU, or a host agent
-		time.Sleep(10 * time.Minute)
-	}
-	os.Exit(m.Run())
-}
-
-// lab is a computer with a limactl, an ssh and QEMU that are this test binary. Its machines run as two processes, and what is run in one
-// runs here. Files in dir say how it is to misbehave.
+// lab is a computer with a limactl, an ssh and a QEMU that are scripts. Its machines run as two processes, and what is run in one runs
+// here, with the guest's own files below the instance's directory. Files in dir say how it is to misbehave.
 type lab struct {
 	t   *testing.T
 	dir string // of the knobs
@@ -66,18 +46,9 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tool := range []string{"limactl", "ssh"} {
-		script := fmt.Sprintf("#!/bin/sh\n%s=%s FY_LIMA_LAB=%s exec %s \"$@\"\n", roleVar, tool, dir, self)
-		if err := os.WriteFile(filepath.Join(dir, tool), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, tool := range []string{"qemu-system-x86_64", "qemu-img"} {
-		if err := os.WriteFile(filepath.Join(dir, tool), []byte("#!/bin/sh\n"), 0o755); err != nil {
+	for tool, text := range map[string]string{"limactl": fakeLimactl, "ssh": fakeSSH, "qemu-system-x86_64": "", "qemu-img": ""} {
+		text = "#!/bin/sh\nlab=" + dir + "\n" + fakeBoth + text
+		if err := os.WriteFile(filepath.Join(dir, tool), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -132,16 +103,8 @@ func alive(pid int) bool {
 	return err == nil && len(out) > 0 && !strings.HasPrefix(strings.TrimSpace(string(out)), "Z")
 }
 
-// The fake.
-
-type fake struct{ lab, home, dir string }
-
-func (f fake) knob(name string) (string, bool) {
-	b, err := os.ReadFile(filepath.Join(f.lab, name))
-	return string(b), err == nil
-}
-
-func (f fake) is(name string) bool { _, ok := f.knob(name); return ok }
+// fake is the machine as the scripts keep it.
+type fake struct{ dir string }
 
 func (f fake) pid(name string) int {
 	b, _ := os.ReadFile(filepath.Join(f.dir, name+".pid"))
@@ -152,243 +115,112 @@ func (f fake) pid(name string) int {
 	return pid
 }
 
-// fatal logs as limactl does, and fails.
-func fatal(format string, args ...any) int {
-	b, _ := json.Marshal(map[string]string{"level": "fatal", "msg": fmt.Sprintf(format, args...)})
-	fmt.Fprintln(os.Stderr, string(b))
-	return 1
-}
-
-func fakeLimactl(args []string) int {
-	f := fake{lab: os.Getenv("FY_LIMA_LAB"), home: os.Getenv("LIMA_HOME")}
-	var verb []string
-	for _, a := range args {
-		if a == "--version" {
-			fmt.Println("limactl version 2.2.0")
-			return 0
-		}
-		if !strings.HasPrefix(a, "--tty") && !strings.HasPrefix(a, "--log-format") {
-			verb = append(verb, a)
-		}
-	}
-	name := verb[len(verb)-1]
-	if verb[0] == "create" {
-		name = strings.TrimPrefix(verb[1], "--name=")
-	}
-	f.dir = filepath.Join(f.home, name)
-	if verb[0] != "list" {
-		log, err := os.OpenFile(filepath.Join(f.lab, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return fatal("%v", err)
-		}
-		fmt.Fprintln(log, strings.Join(verb, " "))
-		_ = log.Close()
-	}
-	switch verb[0] {
-	case "list":
-		return f.list()
-	case "create":
-		return f.create(verb[len(verb)-1])
-	case "start":
-		return f.start()
-	case "stop":
-		force := verb[1] == "--force"
-		if !force && f.pid("ha") == 0 {
-			return fatal("expected status %q, got %q (maybe use `limactl stop -f`?)", "Running", "Broken")
-		}
-		f.kill()
-		return 0
-	case "delete":
-		f.kill()
-		_ = os.RemoveAll(f.dir)
-		return 0
-	}
-	return fatal("unknown command %q", verb[0])
-}
-
-func (f fake) list() int {
-	if f.is(knobNoList) {
-		return fatal("no list today")
-	}
-	qemu, agent := f.pid("qemu"), f.pid("ha")
-	status, errs := "Stopped", []string{}
-	switch {
-	case qemu > 0 && agent > 0:
-		status = "Running"
-		if f.is(knobSlowInfo) {
-			status, errs = "Broken", []string{"no Info"}
-		}
-	case qemu > 0 || agent > 0:
-		status, errs = "Broken", []string{"one runs and the other does not"}
-	}
-	b, _ := json.Marshal(map[string]any{"name": filepath.Base(f.dir), "status": status, "hostAgentPID": agent, "driverPID": qemu, "errors": errs})
-	fmt.Println(string(b))
-	return 0
-}
-
-func (f fake) create(config string) int {
-	text, err := os.ReadFile(config)
-	if err != nil {
-		return fatal("%v", err)
-	}
-	if err := os.MkdirAll(f.dir, 0o700); err != nil {
-		return fatal("%v", err)
-	}
-	if f.is(knobCrash) {
-		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-	}
-	if err := os.WriteFile(filepath.Join(f.dir, "lima.yaml"), text, 0o600); err != nil {
-		return fatal("%v", err)
-	}
-	return 0
-}
-
-// spawn starts a process of the machine, which outlives us.
-func (f fake) spawn(name string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	file := filepath.Join(f.dir, name+".pid")
-	cmd := exec.Command(self, "--pidfile", file)
-	cmd.Env = []string{roleVar + "=process"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	all, err := os.OpenFile(filepath.Join(f.lab, "processes"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer all.Close()
-	fmt.Fprintln(all, cmd.Process.Pid)
-	return os.WriteFile(file, []byte(strconv.Itoa(cmd.Process.Pid)), 0o600)
-}
-
-func (f fake) kill() {
-	for _, name := range []string{"qemu", "ha"} {
-		if pid := f.pid(name); pid > 0 {
-			_ = unix.Kill(pid, unix.SIGKILL)
-			for alive(pid) {
-				time.Sleep(5 * time.Millisecond)
-			}
-		}
-		_ = os.Remove(filepath.Join(f.dir, name+".pid"))
-	}
-}
-
 func (f fake) guest(path string) string { return filepath.Join(f.dir, "guest", path) }
 
-// start boots: the script's own digest goes into the report, as the script would write it.
-func (f fake) start() int {
-	fmt.Fprintln(os.Stderr, `{"level":"info","msg":"Starting"}`)
-	switch {
-	case f.is(knobDigest):
-		return fatal("download the image: expected digest %q, got %q", "sha256:aa", "sha256:bb")
-	case f.is(knobSpace):
-		return fatal("convert the disk: no space left on device")
-	}
-	text, err := os.ReadFile(filepath.Join(f.dir, "lima.yaml"))
-	if err != nil {
-		return fatal("%v", err)
-	}
-	_ = os.WriteFile(filepath.Join(f.dir, "disk"), nil, 0o600)
-	for _, name := range []string{"qemu", "ha"} {
-		if err := f.spawn(name); err != nil {
-			return fatal("%v", err)
-		}
-	}
-	_ = os.WriteFile(filepath.Join(f.dir, "ssh.config"), nil, 0o600)
-	if f.is(knobHang) {
-		time.Sleep(10 * time.Minute)
-	}
-	if err := f.boot(string(text)); err != nil {
-		return fatal("%v", err)
-	}
-	return 0
+const fakeBoth = `
+knob() { [ -e "$lab/$1" ]; }
+alive() { # a process that ended and that nobody waited for does not count
+	p=$(cat "$dir/$1.pid" 2>/dev/null) || return 1
+	if [ -d /proc/self ]; then
+		read -r stat 2>/dev/null <"/proc/$p/stat" || return 1
+		case ${stat##*) } in Z*) return 1 ;; esac
+	else
+		kill -0 "$p" 2>/dev/null
+	fi
 }
+`
 
-func (f fake) boot(config string) error {
-	_ = os.RemoveAll(f.guest("run"))
-	for _, d := range []string{"run/foldyard", "etc/foldyard"} {
-		if err := os.MkdirAll(f.guest(d), 0o700); err != nil {
-			return err
-		}
-	}
-	write := func(path, text string) error { return os.WriteFile(f.guest(path), []byte(text), 0o600) }
-	if log, ok := f.knob(knobBoot); ok {
-		return write(ruleset.BootLogPath, log)
-	}
-	if f.is(knobFull) {
-		return write(ruleset.BootLogPath, "== journal\ncat: write error: No space left on device\nstopped at: journal (exit 1)\n")
-	}
-	digest := regexp.MustCompile(`echo 'digest ([0-9a-f]{64})'`).FindStringSubmatch(config)
-	on := regexp.MustCompile(`echo 'firewall (on|off)'`).FindStringSubmatch(config)
-	if digest == nil || on == nil {
-		return fmt.Errorf("no boot script in the configuration")
-	}
-	const walled = "1000, 1000-4294967294, 524288-589823"
-	if on[1] == "on" {
-		_, table, _ := strings.Cut(config, "template.nft <<'FY_END'\n")
-		table, _, _ = strings.Cut(table, "    FY_END\n")
-		table = strings.Replace(regexp.MustCompile(`(?m)^    `).ReplaceAllString(table, ""), "@WALLED@", walled, 1)
-		if f.is(knobTable) {
-			table = strings.Replace(table, "goto refuse", "accept", 1)
-		}
-		if err := write(ruleset.TablePath, table); err != nil {
-			return err
-		}
-	}
-	b, _ := os.ReadFile(filepath.Join(f.lab, "boots"))
-	boot := len(b) + 1
-	if err := os.WriteFile(filepath.Join(f.lab, "boots"), append(b, 'x'), 0o600); err != nil {
-		return err
-	}
-	return write(ruleset.ReportPath, fmt.Sprintf("foldyard boot report 1\ndigest %s\nfirewall %s\nwalled %s\nboot boot-%d\n", digest[1], on[1], walled, boot))
+// fakeLimactl boots: the script's own digest goes into the report, as the script would write it.
+const fakeLimactl = `
+fatal() { printf '{"level":"fatal","msg":"%s"}\n' "$1" >&2; exit 1; }
+case " $* " in *" --version "*) echo limactl version 2.2.0; exit 0 ;; esac
+while case $1 in --*) true ;; *) false ;; esac; do shift; done
+verb=$1
+for name in "$@"; do :; done
+if [ "$verb" = create ]; then name=${2#--name=}; config=$3; fi
+dir=$LIMA_HOME/$name
+[ "$verb" = list ] || echo "$*" >>"$lab/calls"
+end() {
+	for what in qemu ha; do
+		if alive $what; then kill -9 "$p"; while alive $what; do :; done; fi
+		rm -f "$dir/$what.pid"
+	done
 }
+spawn() { # its command line names the instance's directory, as QEMU's does
+	tail -f /dev/null "$dir/$1.pid" >/dev/null 2>&1 </dev/null &
+	echo $! >"$dir/$1.pid"
+	echo $! >>"$lab/processes"
+}
+case $verb in
+list)
+	if knob list-fails; then fatal 'no list today'; fi
+	qemu=0 ha=0 status=Stopped
+	if alive qemu; then qemu=$p; fi
+	if alive ha; then ha=$p; fi
+	case $((qemu > 0))$((ha > 0)) in
+	11) status=Running; if knob says-broken; then status=Broken; fi ;;
+	10 | 01) status=Broken ;;
+	esac
+	echo "{\"name\":\"$name\",\"status\":\"$status\",\"hostAgentPID\":$ha,\"driverPID\":$qemu,\"errors\":[]}"
+	;;
+create)
+	mkdir -p "$dir"
+	if knob create-crashes; then kill -9 $$; fi
+	cp "$config" "$dir/lima.yaml"
+	;;
+start)
+	echo '{"level":"info","msg":"Starting"}' >&2
+	if knob wrong-digest; then fatal 'download the image: expected digest sha256:aa, got sha256:bb'; fi
+	if knob no-space-left; then fatal 'convert the disk: no space left on device'; fi
+	: >"$dir/disk"
+	: >"$dir/ssh.config"
+	spawn qemu
+	spawn ha
+	if knob start-hangs; then exec sleep 600; fi
+	g=$dir/guest
+	rm -rf "$g/run"
+	mkdir -p "$g/run/foldyard" "$g/etc/foldyard"
+	if knob boot-stops; then cp "$lab/boot-stops" "$g/run/foldyard/boot.log"; exit 0; fi
+	if knob guest-disk-full; then
+		printf '== journal\ncat: write error: No space left on device\nstopped at: journal (exit 1)\n' >"$g/run/foldyard/boot.log"
+		exit 0
+	fi
+	digest=$(sed -n "s/.*echo 'digest \([0-9a-f]*\)'.*/\1/p" "$dir/lima.yaml")
+	firewall=$(sed -n "s/.*echo 'firewall \([a-z]*\)'.*/\1/p" "$dir/lima.yaml")
+	[ -n "$digest" ] && [ -n "$firewall" ] || fatal 'no boot script in the configuration'
+	walled='1000, 1000-4294967294, 524288-589823'
+	if [ "$firewall" = on ]; then
+		sed -n "/template.nft <<'FY_END'/,/^    FY_END/p" "$dir/lima.yaml" | sed '1d;$d' | sed "s/^    //;s/@WALLED@/$walled/" >"$g/etc/foldyard/firewall.nft"
+		if knob table-changed; then sed -i 's/goto refuse/accept/' "$g/etc/foldyard/firewall.nft"; fi
+	fi
+	printf x >>"$lab/boots"
+	printf 'foldyard boot report 1\ndigest %s\nfirewall %s\nwalled %s\nboot boot-%s\n' "$digest" "$firewall" "$walled" "$(wc -c <"$lab/boots")" >"$g/run/foldyard/report"
+	;;
+stop)
+	case $2 in --force) ;; *) alive ha || fatal 'expected status Running, got Broken' ;; esac
+	end
+	;;
+delete) end; rm -rf "$dir" ;;
+*) fatal "unknown command $verb" ;;
+esac
+`
 
-// fakeSSH runs a command on this computer, in a guest whose own files are below the instance's directory.
-func fakeSSH(args []string) int {
-	f := fake{lab: os.Getenv("FY_LIMA_LAB")}
-	var words []string
-	for i, a := range args {
-		if a == "-F" {
-			f.dir = filepath.Dir(args[i+1])
-		}
-		if a == "--" {
-			words = args[i+1:]
-			break
-		}
-	}
-	if f.is(knobNoConn) || f.pid("qemu") == 0 {
-		fmt.Fprintln(os.Stderr, "ssh: connect to host 127.0.0.1: Connection refused")
-		return sshFailed
-	}
-	text := strings.Join(words, " ")
-	for _, path := range []string{"/run/foldyard", "/etc/foldyard"} {
-		text = strings.ReplaceAll(text, path, f.guest(path))
-	}
-	state := "active"
-	if f.is(knobUnit) {
-		state = "failed"
-	}
-	at := time.Now()
-	if off, ok := f.knob(knobClock); ok {
-		s, _ := strconv.Atoi(off)
-		at = at.Add(time.Duration(s) * time.Second)
-	}
-	left, ok := f.knob(knobDisk)
-	if !ok {
-		left = "10000000"
-	}
-	text = strings.NewReplacer("systemctl is-active", "echo "+state+" #", "date -u +%s", fmt.Sprintf("echo %d", at.Unix()), "df -Pk /", "echo /dev/vda1 0 0 "+left+" 0 / #").Replace(text)
-	cmd := exec.Command("/bin/sh", "-c", text)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return max(cmd.ProcessState.ExitCode(), 1)
-	}
-	return 0
-}
+// fakeSSH runs a command on this computer.
+const fakeSSH = `
+while [ "$1" != -- ]; do
+	if [ "$1" = -F ]; then dir=$(dirname "$2"); fi
+	shift
+done
+shift
+if knob no-connection || ! alive qemu; then echo 'ssh: connect to host 127.0.0.1: Connection refused' >&2; exit 255; fi
+unit=active left=10000000 ahead=0
+if knob unit-inactive; then unit=failed; fi
+if knob disk-left; then left=$(cat "$lab/disk-left"); fi
+if knob clock-off; then ahead=$(cat "$lab/clock-off"); fi
+text=$(printf '%s\n' "$*" | sed -e "s#/run/foldyard#$dir/guest/run/foldyard#g; s#/etc/foldyard#$dir/guest/etc/foldyard#g" \
+	-e "s/systemctl is-active/echo $unit #/; s/date -u +%s/echo $(($(date +%s) + ahead))/; s|df -Pk /|echo /dev/vda1 0 0 $left 0 / #|")
+exec /bin/sh -c "$text"
+`
 
 // up brings the machine up, or says how that failed.
 func (l *lab) up(spec machine.Spec) (machine.Report, []string, error) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -223,24 +225,22 @@ func TestStrangerWithAnOldProcessIDIsLeftAlone(t *testing.T) {
 	if err := os.MkdirAll(l.d.dir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f := fake{lab: l.dir, dir: filepath.Join(l.dir, "elsewhere")}
-	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+	stranger := exec.Command("sleep", "600")
+	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.spawn("stranger"); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(filepath.Join(f.dir, "stranger.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() {
+		_ = stranger.Process.Kill() // it may have been killed
+		_ = stranger.Wait()
+	})
+	b := []byte(strconv.Itoa(stranger.Process.Pid))
 	if err := os.WriteFile(filepath.Join(l.d.dir(), "qemu.pid"), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.d.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if len(l.pids()) != 1 {
+	if !alive(stranger.Process.Pid) {
 		t.Error("the stranger was killed")
 	}
 }
