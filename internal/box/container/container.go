@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -51,6 +52,7 @@ type Spec struct {
 	Repo     string   // at its own path
 	ReadOnly bool     // the repo
 	Guarded  []string // paths in it that stay read-only
+	Mounts   []Mount  // more of them, as the configuration says
 	User     string   // name and home of the box's user
 	Home     string
 	KeepHome bool // a volume that stays, or one in memory
@@ -60,6 +62,12 @@ type Spec struct {
 	UID      int               // of the machine's user
 	Program  string            // our own binary in the machine
 	Files    map[string][]byte // below /etc/foldyard
+}
+
+// Mount is a path below the repo that is mounted once more, at its own place.
+type Mount struct {
+	Path  string // relative to the repo
+	Write bool   // where the repo is writable
 }
 
 var idRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`) })
@@ -83,6 +91,8 @@ func (s Spec) Check() error {
 		return fmt.Errorf("repo %q: a container cannot mount a path with a colon or comma", s.Repo)
 	case !path.IsAbs(s.Program) || strings.ContainsAny(s.Program, ":,"):
 		return fmt.Errorf("our own program %q: want an absolute path", s.Program)
+	case slices.ContainsFunc(s.Mounts, func(m Mount) bool { return strings.ContainsAny(m.Path, ":,") || !filepath.IsLocal(m.Path) }):
+		return fmt.Errorf("mounts %v: want paths below the repo, without a colon or comma", s.Mounts)
 	case !path.IsAbs(s.Home) || strings.ContainsAny(s.Home, ":,"):
 		return fmt.Errorf("home %q: want an absolute path", s.Home)
 	}
@@ -111,6 +121,13 @@ func (s Spec) args() []string {
 	a = append(a, "--volume="+repo)
 	for _, g := range s.Guarded {
 		a = append(a, "--volume="+path.Join(s.Repo, g)+":"+path.Join(s.Repo, g)+":ro")
+	}
+	for _, m := range s.Mounts {
+		v := path.Join(s.Repo, m.Path) + ":" + path.Join(s.Repo, m.Path)
+		if !m.Write || s.ReadOnly {
+			v += ":ro"
+		}
+		a = append(a, "--volume="+v)
 	}
 	a = append(a, "--volume="+s.Program+":"+Program+":ro", "--volume="+s.dir()+":/etc/foldyard:ro", "--tmpfs=/tmp:rw,exec,mode=1777")
 	if s.KeepHome {

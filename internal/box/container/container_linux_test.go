@@ -33,7 +33,14 @@ func TestArgumentsSayWhatTheBoxIs(t *testing.T) {
 			t.Errorf("%s in %q", bad, s.args())
 		}
 	}
+	s.Mounts = []Mount{{Path: "data"}, {Path: "out", Write: true}}
+	if !has(s, "--volume=/home/dev/app/data:/home/dev/app/data:ro") || !has(s, "--volume=/home/dev/app/out:/home/dev/app/out") {
+		t.Errorf("mounts are not in %q", s.args())
+	}
 	s.ReadOnly, s.Engine, s.KeepHome = true, true, true
+	if !has(s, "--volume=/home/dev/app/out:/home/dev/app/out:ro") {
+		t.Errorf("a mount is writable where the repo is not: %q", s.args())
+	}
 	for _, want := range []string{"--volume=/home/dev/app:/home/dev/app:ro", "--volume=/run/user/1000/podman/podman.sock:/run/podman/podman.sock", "--volume=fy-home:/home/dev:U"} {
 		if !has(s, want) {
 			t.Errorf("no %s in %q", want, s.args())
@@ -57,6 +64,8 @@ func TestBadSpecIsRefused(t *testing.T) {
 		"no image":                 func(s *Spec) { s.Image = "" },
 		"a repo that adds a mount": func(s *Spec) { s.Repo = "/a:/b" },
 		"a relative repo":          func(s *Spec) { s.Repo = "a" },
+		"a mount that adds a flag": func(s *Spec) { s.Mounts = []Mount{{Path: "a:z"}} },
+		"a mount out of the repo":  func(s *Spec) { s.Mounts = []Mount{{Path: "../a"}} },
 		"a home that adds a mount": func(s *Spec) { s.Home = "/a:/b" },
 		"no program":               func(s *Spec) { s.Program = "" },
 	} {

@@ -58,6 +58,10 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 		ID: id, Image: image, Repo: s.opt.Dir, ReadOnly: q.RO, Guarded: s.guarded(cfg), User: u.Name, Home: u.Home, KeepHome: rec.Home,
 		Root: cfg.Box.Root, Nested: cfg.Box.Nested, Engine: cfg.Box.Engine, UID: os.Geteuid(), Program: v.program,
 	}
+	if spec.Mounts, err = s.vmMounts(cfg); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
 	if spec.Files, err = s.vmFiles(id, u, cfg); err != nil {
 		_ = l.Close()
 		return nil, err
@@ -173,6 +177,9 @@ func (s *Supervisor) guarded(cfg *config.Effective) []string {
 
 // boxable says why no container can be made of what is configured, as far as that can be told without a machine.
 func (s *Supervisor) boxable(cfg *config.Effective) error {
+	if _, err := s.vmMounts(cfg); err != nil {
+		return err
+	}
 	switch {
 	case strings.ContainsAny(s.opt.Dir, ":,"):
 		return &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the repo's path %q holds a colon or a comma, and a container cannot mount it", s.opt.Dir), Hint: "move it"}
@@ -191,6 +198,34 @@ func (s *Supervisor) boxable(cfg *config.Effective) error {
 		return &control.Error{Code: control.CodeBad, Detail: "the box has no image", Hint: `set [box] image = "…", or rootfs = "box.tar"`}
 	}
 	return nil
+}
+
+// vmMounts are the box's own mounts, all below the repo: a machine has nothing else of this computer.
+func (s *Supervisor) vmMounts(cfg *config.Effective) (out []container.Mount, err error) {
+	root, err := os.OpenRoot(s.opt.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	for _, m := range cfg.Box.Mounts {
+		source := m.Source
+		if filepath.IsAbs(source) {
+			if source, err = filepath.Rel(s.opt.Dir, source); err != nil {
+				return nil, err
+			}
+		}
+		refuse := func(why string) ([]container.Mount, error) {
+			return nil, &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("[box] mounts: %q %s", m.Source, why), Hint: "a box in a VM mounts paths inside the repo, at their own place"}
+		}
+		if !filepath.IsLocal(source) || m.Target != "" && filepath.Clean(m.Target) != filepath.Join(s.opt.Dir, source) {
+			return refuse("lies outside the repo, or goes elsewhere")
+		}
+		if info, err := root.Lstat(source); err != nil || !info.IsDir() && !info.Mode().IsRegular() {
+			return refuse("is no directory and no regular file")
+		}
+		out = append(out, container.Mount{Path: filepath.Clean(source), Write: m.Write})
+	}
+	return out, nil
 }
 
 // vmImage brings the box's image into the machine and returns its name.

@@ -476,12 +476,17 @@ func TestBadBoxIsToldBeforeTheMachineStarts(t *testing.T) {
 		"no image":               {strings.Replace(vmConfig, `image = "localhost/box:1"`, "", 1), "no image"},
 		"an archive not there":   {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "box.tar"`, 1), "box.tar"},
 		"an archive outside":     {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "../box.tar"`, 1), "rootfs"},
+		"a mount not there":      {strings.Replace(vmConfig, "[box]", "[box]\nmounts = [\"./nowhere:ro\"]", 1), "nowhere"},
+		"a mount of a link":      {strings.Replace(vmConfig, "[box]", "[box]\nmounts = [\"./link\"]", 1), "no directory"},
 		"a FIFO":                 {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "fifo"`, 1), "no regular file"},
 		"an archive that is one": {strings.Replace(vmConfig, `image = "localhost/box:1"`, `rootfs = "good.tar"`, 1), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, m := vmWorld(t, tt.config)
 			if err := os.WriteFile(filepath.Join(s.opt.Dir, "good.tar"), []byte("an archive"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("/etc", filepath.Join(s.opt.Dir, "link")); err != nil {
 				t.Fatal(err)
 			}
 			if err := syscall.Mkfifo(filepath.Join(s.opt.Dir, "fifo"), 0o600); err != nil {
@@ -501,5 +506,32 @@ func TestBadBoxIsToldBeforeTheMachineStarts(t *testing.T) {
 				t.Errorf("got %v after %d boots", err, m.Boots())
 			}
 		})
+	}
+}
+
+// [box] mounts hold in a machine's box too, and what a machine does not have is refused.
+func TestMountsOfABoxInAMachine(t *testing.T) {
+	s, m := vmWorld(t, strings.Replace(vmConfig, "[box]", "[box]\nmounts = [\"./data:ro\"]", 1))
+	if err := os.Mkdir(filepath.Join(s.opt.Dir, "data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(s.opt.Dir, "data")
+	if m.count("--volume="+data+":"+data+":ro") != 1 {
+		t.Errorf("not mounted: %q", m.ran)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+	outside := &config.Effective{}
+	outside.Box.Mounts = []config.Mount{{Source: "/usr/share"}}
+	if _, err := s.vmMounts(outside); code(err) != control.CodeBad {
+		t.Errorf("a path of this computer's: %v", err)
+	}
+	outside.Box.Mounts = []config.Mount{{Source: data, Target: "/elsewhere"}}
+	if _, err := s.vmMounts(outside); code(err) != control.CodeBad {
+		t.Errorf("another place: %v", err)
 	}
 }
