@@ -29,11 +29,7 @@ func (x *h2exchange) relay(a *asked, act activity) {
 	out, sent := x.outgoing(a)
 	early := &interim{w: x.w, grip: g}
 	out = out.WithContext(httptrace.WithClientTrace(x.ctx, &httptrace.ClientTrace{
-		GotConn: func(i httptrace.GotConnInfo) {
-			if ap, err := netip.ParseAddrPort(i.Conn.RemoteAddr().String()); err == nil {
-				early.dialled(ap)
-			}
-		},
+		GotConn:        func(i httptrace.GotConnInfo) { early.dialled(addrPort(i.Conn.RemoteAddr())) },
 		Got1xxResponse: early.pass,
 	}))
 	rt := route{internal: act.decision.Internal, cleartext: a.scheme == connect.SchemeHTTP}
