@@ -119,6 +119,14 @@ func (s Spec) args() []string {
 		repo += ":ro"
 	}
 	a = append(a, "--volume="+repo)
+	// A directory that only holds mounts can be renamed away, and them with it; one that is a mount cannot.
+	for _, dir := range parents(s.Guarded) {
+		v := "--volume=" + path.Join(s.Repo, dir) + ":" + path.Join(s.Repo, dir)
+		if s.ReadOnly {
+			v += ":ro"
+		}
+		a = append(a, v)
+	}
 	for _, g := range s.Guarded {
 		a = append(a, "--volume="+path.Join(s.Repo, g)+":"+path.Join(s.Repo, g)+":ro")
 	}
@@ -140,6 +148,22 @@ func (s Spec) args() []string {
 		a = append(a, "--volume="+socket+":"+EngineSocket)
 	}
 	return append(a, s.Image, PauseVerb)
+}
+
+// parents are the directories that relative paths lie in, each once and after its own.
+func parents(paths []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, p := range paths {
+		for d := path.Dir(path.Clean(p)); d != "."; d = path.Dir(d) {
+			if !seen[d] && !slices.Contains(paths, d) {
+				seen[d] = true
+				out = append(out, d)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Digest is of how the box is made, whatever its id: a twin has the same.

@@ -23,7 +23,7 @@ func TestArgumentsSayWhatTheBoxIs(t *testing.T) {
 	has := func(s Spec, want string) bool { return slices.Contains(s.args(), want) }
 	s := testSpec()
 	for _, want := range []string{"--userns=keep-id", "--cap-drop=all", "--security-opt=no-new-privileges", "--volume=/home/dev/app:/home/dev/app",
-		"--volume=/home/dev/app/.git/hooks:/home/dev/app/.git/hooks:ro", "--volume=/opt/foldyard/fy-1:/opt/foldyard/fy:ro", "--pull=never", "--tmpfs=/home/dev:rw,exec,mode=0777"} {
+		"--volume=/home/dev/app/.git/hooks:/home/dev/app/.git/hooks:ro", "--volume=/home/dev/app/.git:/home/dev/app/.git", "--volume=/opt/foldyard/fy-1:/opt/foldyard/fy:ro", "--pull=never", "--tmpfs=/home/dev:rw,exec,mode=0777"} {
 		if !has(s, want) {
 			t.Errorf("no %s in %q", want, s.args())
 		}
@@ -180,5 +180,13 @@ func TestStartScript(t *testing.T) {
 	}
 	if out, err := start("false", "false"); err == nil {
 		t.Errorf("a command that fails is no error: %q", out)
+	}
+}
+
+// What holds a guarded path is a mount of its own: renamed away, it would take the guard with it.
+func TestParentsOfGuardedPaths(t *testing.T) {
+	got := parents([]string{".git/modules/x/config", ".git/hooks", ".vscode", ".git/hooks/deep", "a/../.idea"})
+	if want := []string{".git", ".git/modules", ".git/modules/x"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -40,6 +40,7 @@ type sandbox struct {
 	cancel  context.CancelFunc
 	token   string                                                  // on its way out; "" where that is its own
 	outURL  string                                                  // of its proxy; "" is the usual one
+	guard   *repoGuard                                              // of a box in a machine; nil where there is nothing to hold
 	dial    func(ctx context.Context, port int) (halfCloser, error) // to a port in it; nil asks its keeper
 	ended   chan struct{}                                           // closed once nothing of it runs or is served
 
@@ -143,6 +144,7 @@ func (s *Supervisor) after(b *sandbox) {
 		s.last.put(last)
 	}
 	s.mu.Unlock()
+	b.guard.release(!released)
 	close(b.ended)
 	if released {
 		return

@@ -3,9 +3,6 @@ package supervisor
 import (
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -63,31 +60,6 @@ func TestForeignListenerOnTheBandIsNamed(t *testing.T) {
 	defer c.Close()
 	if _, err := s.bandListener(uint16(c.LocalAddr().(*net.TCPAddr).Port)); !errors.As(err, &e) || !strings.Contains(e.Hint, "ip_local_reserved_ports") {
 		t.Errorf("a connection goes out from it: %v", err)
-	}
-}
-
-// What the host's own tools execute stays read-only in a VM's box too; a link in its place is not followed, and not mounted.
-func TestGuardedPathsOfTheRepo(t *testing.T) {
-	dir := t.TempDir()
-	for _, d := range []string{".git/hooks", ".vscode"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, ".git/config"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/etc", filepath.Join(dir, ".idea")); err != nil {
-		t.Fatal(err)
-	}
-	s := &Supervisor{opt: Options{Dir: dir}}
-	cfg := &config.Effective{}
-	if got, want := s.guarded(cfg), []string{".git/config", ".git/hooks", ".vscode"}; !slices.Equal(got, want) {
-		t.Errorf("guarded %q, want %q", got, want)
-	}
-	cfg.Box.Writable = []string{".git/hooks"}
-	if got := s.guarded(cfg); slices.Contains(got, ".git/hooks") {
-		t.Errorf("config.toml opened .git/hooks, and it is guarded: %q", got)
 	}
 }
 

@@ -55,10 +55,21 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 		return nil, err
 	}
 	spec := container.Spec{
-		ID: id, Image: image, Repo: s.opt.Dir, ReadOnly: q.RO, Guarded: s.guarded(cfg), User: u.Name, Home: u.Home, KeepHome: rec.Home,
+		ID: id, Image: image, Repo: s.opt.Dir, ReadOnly: q.RO, User: u.Name, Home: u.Home, KeepHome: rec.Home,
 		Root: cfg.Box.Root, Nested: cfg.Box.Nested, Engine: cfg.Box.Engine, UID: os.Geteuid(), Program: v.program,
 	}
-	if spec.Mounts, err = s.vmMounts(cfg); err != nil {
+	var guard *repoGuard
+	defer func() {
+		if err != nil {
+			guard.release(true)
+		}
+	}()
+	if spec.Mounts, err = s.vmMounts(cfg); err == nil && !q.RO {
+		if guard, err = guardRepo(s.opt.Dir, cfg.Box.Writable); err == nil {
+			spec.Guarded = guard.paths
+		}
+	}
+	if err != nil {
 		_ = l.Close()
 		return nil, err
 	}
@@ -88,7 +99,7 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 	if err := container.Start(ctx, v.host(), spec); err != nil {
 		return nil, vmError(err)
 	}
-	b, err := s.vmKeep(ctx, rec, u, l)
+	b, err := s.vmKeep(ctx, rec, u, l, guard)
 	if err != nil {
 		_ = container.Stop(context.WithoutCancel(ctx), v.host(), id) // the first error is the one that counts
 		return nil, err
@@ -98,7 +109,7 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 }
 
 // vmKeep serves a container that runs as the box rec.
-func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User, l *net.TCPListener) (*sandbox, error) {
+func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User, l *net.TCPListener, guard *repoGuard) (*sandbox, error) {
 	v := &s.vm
 	k := &container.Keeper{Host: v.host(), ID: rec.ID, Nonce: rec.Nonce, Digest: rec.Digest, Proxy: l}
 	if rec.Oneshot && rec.Name != twinName {
@@ -109,6 +120,7 @@ func (s *Supervisor) vmKeep(ctx context.Context, rec state.Box, u namespace.User
 	}
 	v.keepers[rec.ID] = k
 	b := s.newSandbox(rec, u)
+	b.guard = guard
 	b.token, b.outURL, b.table = token(rec.Nonce, v.report.BootID), v.wayOut(rec.Nonce, rec.Port), v.table
 	host := v.host()
 	b.dial = func(ctx context.Context, port int) (halfCloser, error) {
@@ -152,27 +164,6 @@ func (s *Supervisor) vmFiles(id string, u namespace.User, cfg *config.Effective)
 		files[p] = b
 	}
 	return files, err
-}
-
-// guarded are the protected paths of the repo that exist: a container cannot hold back what is not there.
-func (s *Supervisor) guarded(cfg *config.Effective) []string {
-	open := map[string]bool{}
-	for _, w := range cfg.Box.Writable {
-		open[w] = true
-	}
-	root, err := os.OpenRoot(s.opt.Dir)
-	if err != nil {
-		return nil
-	}
-	defer root.Close()
-	var out []string
-	for _, p := range namespace.Protected() {
-		info, err := root.Lstat(p)
-		if err == nil && !open[p] && (info.IsDir() || info.Mode().IsRegular()) {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // boxable says why no container can be made of what is configured, as far as that can be told without a machine.
@@ -324,8 +315,15 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 		_ = l.Close()
 		return nil, err
 	}
-	b, err := s.vmKeep(ctx, rec, u, l)
+	var guard *repoGuard // held on: what it keeps read-only was mounted when the box was made
+	if !rec.RO {
+		if guard, err = guardRepo(s.opt.Dir, cfg.Box.Writable); err != nil {
+			s.log.Warn("files in the repo are not held", slog.String("box", rec.ID), slog.String("error", err.Error()))
+		}
+	}
+	b, err := s.vmKeep(ctx, rec, u, l, guard)
 	if err != nil {
+		guard.release(false)
 		_ = l.Close()
 		return nil, err
 	}

@@ -1,0 +1,248 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"foldyard/internal/host/control"
+	"foldyard/internal/wall/namespace"
+)
+
+// Bounds of what is looked at in a repo. Every path is a word of the container's command line.
+const (
+	maxGitDirs   = 100     // submodules and worktrees
+	maxGitConfig = 1 << 20 // bytes
+	maxMark      = 1 << 12
+)
+
+// ownCommonDir in a git directory's commondir leads nowhere else: it is what git takes every main git directory for.
+const ownCommonDir = ".\n"
+
+// repoGuard is what a container mounts read-only of a repo, since tools on the host execute it or are led by it. It goes by the rules of
+// the namespace wall: what decides for git and is missing is made first, as a file of ours, or the box would make it. Those are held,
+// by a shared lock, for as long as the box lives.
+type repoGuard struct {
+	root  *os.Root
+	open  func(string) bool // paths that config.toml leaves open
+	paths []string
+	marks []repoMark
+	left  int
+	err   error
+}
+
+type repoMark struct {
+	path string
+	f    *os.File
+}
+
+// guardRepo looks at the repo in dir.
+func guardRepo(dir string, writable []string) (*repoGuard, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	g := &repoGuard{root: root, left: maxGitDirs, open: func(p string) bool {
+		return slices.ContainsFunc(writable, func(w string) bool {
+			w = path.Clean(w)
+			return p == w || strings.HasPrefix(p, w+"/")
+		})
+	}}
+	g.git(".git")
+	for _, p := range namespace.Protected() {
+		if !strings.HasPrefix(p, ".git/") {
+			g.readOnly(p)
+		}
+	}
+	if g.err != nil {
+		g.release(true)
+		return nil, g.err
+	}
+	return g, nil
+}
+
+func (g *repoGuard) fail(err error) {
+	if g.err == nil {
+		g.err = err
+	}
+}
+
+// git protects a repository's .git, a directory with all that belongs to it, or a file that says where that is.
+func (g *repoGuard) git(dir string) {
+	info, err := g.root.Lstat(dir)
+	if err != nil || g.open(dir) {
+		return
+	}
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		g.fail(&control.Error{Code: control.CodeBad, Detail: dir + " is a symbolic link, which no mount keeps as it is", Hint: `put a file "gitdir: PATH" there instead, or run with --ro`})
+	case !info.IsDir():
+		g.readOnly(dir)
+	default:
+		g.gitDir(dir)
+		g.modules(path.Join(dir, "modules"))
+		extended := g.extended(dir)
+		for _, name := range g.subdirs(path.Join(dir, "worktrees")) {
+			at := path.Join(dir, "worktrees", name)
+			if extended {
+				g.mark(path.Join(at, "config.worktree"), "")
+			}
+			for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
+				g.readOnly(path.Join(at, n))
+			}
+		}
+	}
+}
+
+// modules protects every git directory below .git/modules, at any depth: a submodule's name may have slashes.
+func (g *repoGuard) modules(dir string) {
+	for _, name := range g.subdirs(dir) {
+		at := path.Join(dir, name)
+		if _, err := g.root.Lstat(path.Join(at, "HEAD")); err != nil {
+			g.modules(at)
+			continue
+		}
+		g.gitDir(at)
+		g.modules(path.Join(at, "modules"))
+	}
+}
+
+// subdirs are the directories in one, each counted.
+func (g *repoGuard) subdirs(dir string) []string {
+	f, err := g.root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+	if err != nil || g.err != nil {
+		return nil
+	}
+	defer f.Close()
+	entries, _ := f.ReadDir(10 * maxGitDirs) // as far as it can be read
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if g.left--; g.left < 0 {
+			g.fail(&control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the repo has over %d submodules and worktrees, too many to hold read-only in a container", maxGitDirs), Hint: "run with --ro"})
+			return nil
+		}
+		names = append(names, e.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// gitDir protects one git directory.
+func (g *repoGuard) gitDir(dir string) {
+	for _, n := range []string{"hooks", "info"} {
+		if err := g.root.Mkdir(path.Join(dir, n), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			g.fail(err)
+		}
+	}
+	g.mark(path.Join(dir, "commondir"), ownCommonDir)
+	if g.extended(dir) {
+		g.mark(path.Join(dir, "config.worktree"), "")
+	}
+	for _, n := range []string{"config", "config.worktree", "commondir", "hooks", "info"} {
+		g.readOnly(path.Join(dir, n))
+	}
+}
+
+// extended tells whether git reads a config.worktree beside the config in dir (extensions.worktreeConfig, git-config(1)).
+func (g *repoGuard) extended(dir string) bool {
+	f, err := g.root.OpenFile(path.Join(dir, "config"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	return err == nil && strings.Contains(strings.ToLower(string(text)), "worktreeconfig")
+}
+
+// readOnly adds an entry that exists. A link is left as it is: a mount would be over what it leads to.
+func (g *repoGuard) readOnly(p string) {
+	info, err := g.root.Lstat(p)
+	if err == nil && !g.open(p) && (info.IsDir() || info.Mode().IsRegular()) {
+		g.paths = append(g.paths, p)
+	}
+}
+
+// mark makes a file of ours if it is missing, and holds one that is ours. Somebody's own stays as it is.
+func (g *repoGuard) mark(p, content string) {
+	for range 100 { // another box may be taking it away at this moment
+		if g.err != nil {
+			return
+		}
+		if info, err := g.root.Lstat(p); err == nil && !info.Mode().IsRegular() {
+			return
+		}
+		f, err := g.root.OpenFile(p, os.O_CREATE|os.O_RDWR|syscall.O_NONBLOCK, 0o644)
+		if errors.Is(err, fs.ErrPermission) {
+			return
+		}
+		if err != nil {
+			g.fail(err)
+			return
+		}
+		gone, ours, err := takeMark(f, content)
+		if err == nil && ours && !gone {
+			g.marks = append(g.marks, repoMark{p, f})
+			return
+		}
+		_ = f.Close() // nothing was written
+		if err != nil {
+			g.fail(err)
+		}
+		if !gone {
+			return
+		}
+	}
+	g.fail(fmt.Errorf("mark %s: it does not stay", p))
+}
+
+// takeMark locks a file, and fills it if it is ours: it then holds a beginning of content. gone tells that it is being taken away.
+func takeMark(f *os.File, content string) (gone, ours bool, err error) {
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return true, false, nil
+	} else if err != nil {
+		return false, false, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return false, false, err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 0 {
+		return true, false, nil
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, maxMark))
+	if err != nil || !info.Mode().IsRegular() || !strings.HasPrefix(content, string(b)) {
+		return false, false, err
+	}
+	_, err = f.WriteAt([]byte(content), 0) // the same from whoever makes it
+	return false, err == nil, err
+}
+
+// release lets go of the files of ours. Once the box has ended, those that no other box needs are taken away.
+func (g *repoGuard) release(ended bool) {
+	if g == nil {
+		return
+	}
+	for _, m := range g.marks {
+		if ended && syscall.Flock(int(m.f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			mine, err := m.f.Stat()
+			there, lerr := g.root.Lstat(m.path)
+			if err == nil && lerr == nil && os.SameFile(mine, there) {
+				_ = g.root.Remove(m.path) // one that stays leads nowhere
+			}
+		}
+		_ = m.f.Close() // what was written is synced by nobody else either
+	}
+	_ = g.root.Close()
+}

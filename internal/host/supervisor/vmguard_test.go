@@ -1,0 +1,157 @@
+package supervisor
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// repoWith makes a repo of files; a name that ends in / is a directory, a text that begins with -> a link.
+func repoWith(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		switch to, link := strings.CutPrefix(text, "->"); {
+		case link:
+			err = os.Symlink(to, p)
+		case strings.HasSuffix(name, "/"):
+			err = os.MkdirAll(p, 0o755)
+		default:
+			err = os.WriteFile(p, []byte(text), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func held(t *testing.T, dir string, writable ...string) *repoGuard {
+	t.Helper()
+	g, err := guardRepo(dir, writable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// What decides what git on the host executes, and what its other tools do, is read-only in a machine's box too; what git would obey and
+// is missing is there first.
+func TestGuardedPathsOfTheRepo(t *testing.T) {
+	dir := repoWith(t, map[string]string{
+		".git/HEAD": "", ".git/config": "", ".vscode/": "", ".idea": "->/etc", ".envrc": "x",
+		".git/modules/lib/HEAD": "", ".git/modules/lib/config": "", ".git/modules/a/b/HEAD": "",
+		".git/worktrees/w/commondir": "../..", ".git/worktrees/w/gitdir": "/x",
+	})
+	g := held(t, dir)
+	want := []string{
+		".envrc", ".git/commondir", ".git/config", ".git/hooks", ".git/info",
+		".git/modules/a/b/commondir", ".git/modules/a/b/hooks", ".git/modules/a/b/info",
+		".git/modules/lib/commondir", ".git/modules/lib/config", ".git/modules/lib/hooks", ".git/modules/lib/info",
+		".git/worktrees/w/commondir", ".git/worktrees/w/gitdir", ".vscode",
+	}
+	if got := slices.Sorted(slices.Values(g.paths)); !slices.Equal(got, want) {
+		t.Errorf("guarded %q, want %q", got, want)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, ".git/commondir")); err != nil || string(b) != ".\n" {
+		t.Errorf("commondir is %q, %v", b, err)
+	}
+	g.release(true)
+	if _, err := os.Lstat(filepath.Join(dir, ".git/commondir")); !os.IsNotExist(err) {
+		t.Errorf("a file of ours stays: %v", err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, ".git/worktrees/w/commondir")); err != nil || string(b) != "../.." {
+		t.Errorf("somebody's own is %q, %v", b, err)
+	}
+	g = held(t, dir, ".git/hooks", ".envrc")
+	if slices.Contains(g.paths, ".git/hooks") || slices.Contains(g.paths, ".envrc") || !slices.Contains(g.paths, ".git/config") {
+		t.Errorf("config.toml opened two, and %q are guarded", g.paths)
+	}
+	g.release(true)
+}
+
+// A file of ours stays as long as one box needs it, and while no box of this process does: its supervisor may be starting again.
+func TestFileOfOursIsTakenAwayByTheLastBox(t *testing.T) {
+	dir := repoWith(t, map[string]string{".git/HEAD": "", ".git/config": "[extensions]\nworktreeConfig = true\n"})
+	there := func(name string) bool {
+		_, err := os.Lstat(filepath.Join(dir, ".git", name))
+		return err == nil
+	}
+	first, second := held(t, dir), held(t, dir)
+	if !there("commondir") || !there("config.worktree") {
+		t.Error("control: they were not made")
+	}
+	first.release(true)
+	if !there("commondir") {
+		t.Error("another box needs it, and it is gone")
+	}
+	second.release(false)
+	if !there("commondir") {
+		t.Error("the box goes on, and it is gone")
+	}
+	held(t, dir).release(true)
+	if there("commondir") || there("config.worktree") {
+		t.Error("it stays after the last box")
+	}
+}
+
+func TestRepoThatCannotBeHeldIsRefused(t *testing.T) {
+	many := map[string]string{".git/HEAD": ""}
+	for i := range maxGitDirs + 1 {
+		many[".git/modules/m"+string(rune('a'+i/26))+string(rune('a'+i%26))+"/HEAD"] = ""
+	}
+	for name, dir := range map[string]string{
+		"a link for .git":      repoWith(t, map[string]string{"elsewhere/HEAD": "", ".git": "->elsewhere"}),
+		"very many submodules": repoWith(t, many),
+	} {
+		if _, err := guardRepo(dir, nil); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, ".git/commondir")); err == nil {
+			t.Errorf("%s: a file of ours is left", name)
+		}
+	}
+	for name, dir := range map[string]string{
+		"no repository":   repoWith(t, map[string]string{"x": ""}),
+		"a file for .git": repoWith(t, map[string]string{".git": "gitdir: ../x\n"}),
+	} {
+		g := held(t, dir)
+		if got := slices.Contains(g.paths, ".git"); got != strings.HasPrefix(name, "a file") {
+			t.Errorf("%s: guarded %q", name, g.paths)
+		}
+		g.release(true)
+	}
+}
+
+// git works with the files of ours in place.
+func TestGitWorksWithTheGuardsFiles(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	git := func(args ...string) string {
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.com"}, args...)...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GIT_CONFIG_NOSYSTEM=1"}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("git %q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	git("init", "-q")
+	g := held(t, dir)
+	git("commit", "-q", "--allow-empty", "-m", "x")
+	if log := git("log", "--oneline"); !strings.Contains(log, "x") {
+		t.Errorf("log is %q", log)
+	}
+	g.release(true)
+	git("status")
+}
