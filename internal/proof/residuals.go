@@ -37,6 +37,6 @@ func AllResiduals() []Residual {
 		{"vm-root", "lima", "The VM firewall does not hold against root in the VM, which reaches every port of the host's loopback."},
 		{"vm-word", "lima", "What only the guest can tell of itself is its own word."},
 		{"vm-engine", "lima", "With [box] engine = true the box holds all that the VM's user holds: it can start containers with any mount of that user's."},
-		{"vm-late-paths", "lima", "Files that host tools execute are read-only in the box only where they existed when it started."},
+		{"vm-late-paths", "lima", "Files that host tools execute are read-only in the box where they existed when it started, and those that git obeys always."},
 	}
 }

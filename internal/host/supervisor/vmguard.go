@@ -55,6 +55,9 @@ func guardRepo(dir string, writable []string) (*repoGuard, error) {
 		})
 	}}
 	g.git(".git")
+	if !g.open(".git") {
+		g.led(dir)
+	}
 	for _, p := range namespace.Protected() {
 		if !strings.HasPrefix(p, ".git/") {
 			g.readOnly(p)
@@ -152,18 +155,46 @@ func (g *repoGuard) gitDir(dir string) {
 	}
 }
 
+// led protects what .git/config leads git to in the repo: what is missing there is made, empty, or the box would make it.
+func (g *repoGuard) led(repo string) {
+	files, dirs := namespace.LedBy(g.config(".git"), repo)
+	for _, p := range files {
+		if g.open(p) {
+			continue
+		}
+		if g.root.MkdirAll(path.Dir(p), 0o755) == nil {
+			g.mark(p, "")
+		}
+		g.readOnly(p)
+	}
+	for _, p := range dirs {
+		if !g.open(p) {
+			_ = g.root.MkdirAll(p, 0o755) // what is in its way is no directory of programs
+			g.readOnly(p)
+		}
+	}
+}
+
 // extended tells whether git reads a config.worktree beside the config in dir (extensions.worktreeConfig, git-config(1)).
 func (g *repoGuard) extended(dir string) bool {
+	return strings.Contains(strings.ToLower(g.config(dir)), "worktreeconfig")
+}
+
+// config reads the configuration of a git directory, as far as maxGitConfig; "" where there is none.
+func (g *repoGuard) config(dir string) string {
 	f, err := g.root.OpenFile(path.Join(dir, "config"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return false
+		return ""
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return false
+		return ""
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
-	return err == nil && strings.Contains(strings.ToLower(string(text)), "worktreeconfig")
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 // readOnly adds an entry that exists. A link is left as it is: a mount would be over what it leads to.

@@ -78,6 +78,34 @@ func TestGuardedPathsOfTheRepo(t *testing.T) {
 	g.release(true)
 }
 
+// Where .git/config leads git elsewhere in the repo, that is read-only too, and made where it is missing.
+func TestWhatGitIsLedToIsGuarded(t *testing.T) {
+	dir := repoWith(t, map[string]string{
+		".git/HEAD":   "",
+		".git/config": "[core]\n\thooksPath = tools/hooks\n[include]\n\tpath = ../shared/gitconfig\n[include]\n\tpath = /etc/passwd\n[core]\n\thooksPath = ../out\n",
+	})
+	g := held(t, dir)
+	for _, p := range []string{"tools/hooks", "shared/gitconfig"} {
+		if !slices.Contains(g.paths, p) {
+			t.Errorf("%s is not among %q", p, g.paths)
+		}
+	}
+	for _, p := range g.paths {
+		if !filepath.IsLocal(p) {
+			t.Errorf("%s is not in the repo", p)
+		}
+	}
+	g.release(true)
+	if _, err := os.Lstat(filepath.Join(dir, "shared/gitconfig")); !os.IsNotExist(err) {
+		t.Errorf("a file of ours stays: %v", err)
+	}
+	g = held(t, dir, "tools")
+	if slices.Contains(g.paths, "tools/hooks") {
+		t.Error("config.toml opened it")
+	}
+	g.release(true)
+}
+
 // A file of ours stays as long as one box needs it, and while no box of this process does: its supervisor may be starting again.
 func TestFileOfOursIsTakenAwayByTheLastBox(t *testing.T) {
 	dir := repoWith(t, map[string]string{".git/HEAD": "", ".git/config": "[extensions]\nworktreeConfig = true\n"})

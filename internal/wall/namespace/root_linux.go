@@ -105,10 +105,6 @@ func (s *sources) system(p string) error {
 	return s.add(p, p, readOnly, nil)
 }
 
-func under(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
-
 // systemSources are what every box sees of the host.
 func systemSources() (_ *sources, err error) {
 	s := newSources()
