@@ -52,7 +52,8 @@ stage "another fy"
 work=$(mktemp -d /tmp/fyvm.XXXX) # short: ssh's sockets lie below it
 sed 's/^step report$/step upgraded\n\nstep report/' "$repo/internal/wall/ruleset/boot.sh" > "$work/boot.sh"
 echo "{\"Replace\": {\"$repo/internal/wall/ruleset/boot.sh\": \"$work/boot.sh\"}}" > "$work/overlay.json"
-(cd "$repo" && CGO_ENABLED=0 go build -trimpath -tags fybox -overlay "$work/overlay.json" -ldflags '-s -w' -o "$work/fy2" ./cmd/fy)
+tags=$(go version -m "$fy" | sed -n 's/.*-tags=//p')
+(cd "$repo" && CGO_ENABLED=0 go build -trimpath -tags "$tags" -overlay "$work/overlay.json" -ldflags '-s -w' -o "$work/fy2" ./cmd/fy)
 
 lab=fyvmlab$$ net=fyvmnet$$
 finish() {
