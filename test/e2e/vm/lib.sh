@@ -74,6 +74,11 @@ versions() {
     guest 'echo "guest: Linux $(uname -r), $(. /etc/os-release; echo "$PRETTY_NAME"), $(podman --version), $(/usr/sbin/nft --version | cut -d" " -f1,2), $(systemctl --version | head -n 1 | cut -d" " -f1,2)"'
   } > "$DIR/versions"
 }
+left() { # what still runs of ours, once it had its time to end
+  local end=$((SECONDS + 60)) now
+  while now=$(ps -u "$(id -u)" -o stat=,comm= | awk '$1 !~ /^Z/ && $2 ~ /^(qemu-system|limactl|fy2?$)/ { print $2 }'); [ -n "$now" ] && [ "$SECONDS" -lt "$end" ]; do sleep 1; done
+  echo "left: ${now:-none}"
+}
 waits() { # waits BOOT: until the machine has booted again, and its boot script has reported
   local end=$((SECONDS + 600)) now
   while [ "$SECONDS" -lt "$end" ]; do
@@ -82,7 +87,7 @@ waits() { # waits BOOT: until the machine has booted again, and its boot script 
   done
   return 1
 }
-export -f guest place seen battery example waits
+export -f guest place seen battery example left waits
 export DIR FY FOLDYARD_HOME HERE SEEN
 
 cp "$DIR/box.tar" box.tar
