@@ -74,6 +74,11 @@ versions() {
     guest 'echo "guest: Linux $(uname -r), $(. /etc/os-release; echo "$PRETTY_NAME"), $(podman --version), $(/usr/sbin/nft --version | cut -d" " -f1,2), $(systemctl --version | head -n 1 | cut -d" " -f1,2)"'
   } > "$DIR/versions"
 }
+example() { # the battery that anyone can run, told in one line
+  guest bash -s < "$HERE/battery.sh" > "$DIR/example.txt" || return 1
+  echo "$(grep -c ^reached "$DIR/example.txt") reached, $(grep -c ^refused "$DIR/example.txt") refused"
+  grep ^reached "$DIR/example.txt" || true
+}
 left() { # what still runs of ours, once it had its time to end
   local end=$((SECONDS + 60)) now
   while now=$(ps -u "$(id -u)" -o stat=,comm= | awk '$1 !~ /^Z/ && $2 ~ /^(qemu-system|limactl|fy2?$)/ { print $2 }'); [ -n "$now" ] && [ "$SECONDS" -lt "$end" ]; do sleep 1; done
