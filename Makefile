@@ -60,6 +60,7 @@ e2e: build bin/grpcclient
 	FY_BIN=$(CURDIR)/bin/fy FY_TOUR=$(CURDIR)/bin/tour FY_GRPC_CLIENT=$(CURDIR)/bin/grpcclient \
 	  $(GO) test -tags e2e -count=1 -p 1 -timeout 20m -v ./test/e2e/...
 	@sh test/e2e/run.sh bin/fy
+	@bash test/e2e/podman.sh
 
 # A module of its own: fy needs nothing of what it needs.
 bin/grpcclient: test/e2e/grpcclient/main.go test/e2e/grpcclient/go.mod

@@ -535,3 +535,65 @@ func TestMountsOfABoxInAMachine(t *testing.T) {
 		t.Errorf("another place: %v", err)
 	}
 }
+
+// TestRealPodman starts our program where verify does, with the podman of this computer: see test/e2e/podman.sh.
+func TestRealPodman(t *testing.T) {
+	parts := os.Getenv("FY_PODMAN_TEST")
+	if parts == "" {
+		t.Skip("no FY_PODMAN_TEST")
+	}
+	run := func(in string, argv ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+		cmd.Stdin = strings.NewReader(in)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, errs.String())
+		}
+		return string(out), err
+	}
+	const image = "localhost/places:1"
+	if _, err := run("", "podman", "import", "--quiet", filepath.Join(parts, "box.tar"), image); err != nil {
+		t.Fatal(err)
+	}
+	before, err := run("", "podman", "images", "--all", "--quiet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Supervisor{}
+	s.vm.program = filepath.Join(parts, "fy-guest")
+	b := &sandbox{id: "x"}
+	const plan = `[{"id":"a","kind":"run","argv":["true"]},{"id":"b","kind":"tcp","target":"127.0.0.1:1"}]`
+	for _, p := range s.vmPlaces(b, image) {
+		if p.Name == "box" { // the box's own container, which is package container's to test
+			continue
+		}
+		s.vm.m = &hostVM{run: func(c machine.Command) ([]byte, error) {
+			in, err := io.ReadAll(c.Stdin)
+			if err != nil {
+				return nil, err
+			}
+			out, err := run(string(in), c.Argv...)
+			return []byte(out), err
+		}}
+		out, err := p.Run(t.Context(), []byte(plan))
+		if err != nil || !strings.Contains(string(out), `"id":"a","outcome":"reached"`) || !strings.Contains(string(out), `"id":"b","outcome":"refused"`) {
+			t.Errorf("%s: %v, %s", p.Name, err, out)
+		}
+	}
+	if left, err := run("", "podman", "ps", "--all", "--quiet"); err != nil || left != "" {
+		t.Errorf("containers are left: %q, %v", left, err)
+	}
+	if after, err := run("", "podman", "images", "--all", "--quiet"); err != nil || after != before {
+		t.Errorf("images were %q, and are %q, %v", before, after, err)
+	}
+}
+
+// hostVM is a machine that is this computer.
+type hostVM struct {
+	machinetest.Fake
+	run func(machine.Command) ([]byte, error)
+}
+
+func (h *hostVM) Run(_ context.Context, c machine.Command) ([]byte, error) { return h.run(c) }
