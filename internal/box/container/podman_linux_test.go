@@ -119,7 +119,9 @@ func TestRealPodman(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(repo, "src/file")); err != nil || string(b) != "x\n" {
 		t.Errorf("the operator sees %q, %v", b, err)
 	}
-	go sh("echo hello | nc -l -p 8080 127.0.0.1")
+	if code, out := sh("(echo hello | nc -l -p 8080 127.0.0.1) >/dev/null 2>&1 &"); code != 0 {
+		t.Fatalf("a server in it: exit %d, %s", code, out)
+	}
 	var got []byte
 	for range 100 {
 		c, err := Dial(t.Context(), h, s.ID, 8080)
