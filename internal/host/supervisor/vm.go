@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,6 +99,23 @@ func vmError(err error) error {
 		return &control.Error{Code: control.CodeHost, Detail: err.Error(), Hint: e.Fix}
 	}
 	return err
+}
+
+// boxError is an error of the machine's engine, with what mends it where that can be told. What the engine says is the machine's word.
+func boxError(err error) error {
+	if err == nil {
+		return nil
+	}
+	hint := ""
+	switch text := strings.ToLower(err.Error()); {
+	case strings.Contains(text, "no space left on device"):
+		hint = lima.RoomFix
+	case strings.HasPrefix(text, "pull "):
+		hint = "fy log --denied says what was refused, fy allow permits a registry; [box] rootfs needs none"
+	default:
+		return vmError(err)
+	}
+	return &control.Error{Code: control.CodeHost, Detail: err.Error(), Hint: hint}
 }
 
 // host is the machine as a box's container needs it.

@@ -97,7 +97,7 @@ func (s *Supervisor) makeVM(ctx context.Context, cfg *config.Effective, q contro
 	v.step.Store(&line)
 	defer v.step.Store(nil)
 	if err := container.Start(ctx, v.host(), spec); err != nil {
-		return nil, vmError(err)
+		return nil, boxError(err)
 	}
 	b, err := s.vmKeep(ctx, rec, u, l, guard)
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Supervisor) vmImage(ctx context.Context, cfg *config.Effective) (string
 	if cfg.Box.Rootfs != "" {
 		return s.vmRootfs(ctx, cfg.Box.Rootfs)
 	}
-	return cfg.Box.Image, vmError(container.Pull(ctx, s.vm.host(), cfg.Box.Image))
+	return cfg.Box.Image, boxError(container.Pull(ctx, s.vm.host(), cfg.Box.Image))
 }
 
 // openRootfs opens the archive that is the box's root file system, beneath the repo.
@@ -272,7 +272,7 @@ func (s *Supervisor) vmRootfs(ctx context.Context, path string) (string, error) 
 		return "", err
 	}
 	name, err := container.Import(ctx, s.vm.host(), f, hex.EncodeToString(sum.Sum(nil)))
-	return name, vmError(err)
+	return name, boxError(err)
 }
 
 // vmBack takes a box back that a supervisor before this one left running.

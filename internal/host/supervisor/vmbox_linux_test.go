@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -36,6 +37,7 @@ type podmanVM struct {
 	runs map[string]bool
 	ran  []string
 	boot string
+	fail map[string]error // by a part of a command line
 }
 
 func (m *podmanVM) Kind() string { return config.Lima }
@@ -56,6 +58,11 @@ func (m *podmanVM) Run(_ context.Context, c machine.Command) ([]byte, error) {
 	defer m.mu.Unlock()
 	line := strings.Join(c.Argv, " ")
 	m.ran = append(m.ran, line)
+	for part, err := range m.fail {
+		if strings.Contains(line, part) {
+			return nil, err
+		}
+	}
 	if c.Stdin != nil {
 		_, _ = io.Copy(io.Discard, c.Stdin) // as a command would
 	}
@@ -597,3 +604,37 @@ type hostVM struct {
 }
 
 func (h *hostVM) Run(_ context.Context, c machine.Command) ([]byte, error) { return h.run(c) }
+
+// What the machine's engine cannot do is told with what mends it, and leaves no box.
+func TestEngineThatFailsIsExplained(t *testing.T) {
+	for part, tt := range map[string]struct{ says, hint string }{
+		"podman run --detach": {"no space left on device", "larger [machine] disk"},
+		"podman pull":         {"403 Forbidden", "fy allow"},
+	} {
+		t.Run(part, func(t *testing.T) {
+			s, m := vmWorld(t, vmConfig)
+			m.fail = map[string]error{part: &machine.ExitError{Code: 125, Stderr: "Error: " + tt.says}}
+			if part == "podman pull" {
+				m.fail["podman image exists"] = &machine.ExitError{Code: 1}
+			}
+			_, err := s.CreateBox(t.Context(), control.BoxRequest{})
+			var e *control.Error
+			if !errors.As(err, &e) || !strings.Contains(e.Detail, tt.says) || !strings.Contains(e.Hint, tt.hint) {
+				t.Errorf("got %v, hint %q", err, e.Hint)
+			}
+			if all := s.running(); len(all) > 0 {
+				t.Errorf("%d boxes are left", len(all))
+			}
+			if recs, err := state.ListBoxes(s.opt.Project); err != nil || len(recs) > 0 {
+				t.Errorf("records %v, %v", recs, err)
+			}
+			m.fail = nil
+			if _, err := s.CreateBox(t.Context(), control.BoxRequest{}); err != nil {
+				t.Errorf("control, once it is mended: %v", err)
+			}
+			if _, err := s.StopBox(t.Context(), ""); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

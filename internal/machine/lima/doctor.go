@@ -194,7 +194,7 @@ func (s seen) findings(now time.Time) []machine.Finding {
 	if room, ok := s.room(); ok {
 		f := machine.Finding{Name: "VM disk", State: "ok", Detail: fmt.Sprintf("%d MiB left", room>>20)}
 		if room < minRoom {
-			f.State, f.Fix = "fail", roomFix
+			f.State, f.Fix = "fail", RoomFix
 		}
 		out = append(out, f)
 	}

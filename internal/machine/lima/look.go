@@ -95,12 +95,13 @@ func (w wanted) check(s seen, now time.Time) (machine.Report, error) {
 		return none, fmt.Errorf("the VM's clock is off by %s", off.Round(time.Second))
 	}
 	if room, ok := s.room(); ok && room < minRoom {
-		return none, &machine.Error{Detail: fmt.Sprintf("the VM's disk is full: %d MiB left", room>>20), Fix: roomFix}
+		return none, &machine.Error{Detail: fmt.Sprintf("the VM's disk is full: %d MiB left", room>>20), Fix: RoomFix}
 	}
 	return machine.Report{Digest: r.Digest, Walled: r.Walled, BootID: r.BootID}, nil
 }
 
-const roomFix = "fy machine shell, and delete there (podman system prune); or set a larger [machine] disk, then fy machine stop and fy up"
+// RoomFix is what to do about a full disk of a machine.
+const RoomFix = "fy machine shell, and delete there (podman system prune); or set a larger [machine] disk, then fy machine stop and fy up"
 
 // skew is how far the guest's clock is ahead of now.
 func (s seen) skew(now time.Time) (time.Duration, bool) {
