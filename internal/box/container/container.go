@@ -93,6 +93,8 @@ func (s Spec) Check() error {
 		return fmt.Errorf("our own program %q: want an absolute path", s.Program)
 	case slices.ContainsFunc(s.Mounts, func(m Mount) bool { return strings.ContainsAny(m.Path, ":,") || !filepath.IsLocal(m.Path) }):
 		return fmt.Errorf("mounts %v: want paths below the repo, without a colon or comma", s.Mounts)
+	case slices.ContainsFunc(s.Guarded, func(p string) bool { return strings.ContainsAny(p, ":,") || !filepath.IsLocal(p) }):
+		return fmt.Errorf("read-only paths %q: want paths below the repo, without a colon or comma; take that away, or run with --ro", s.Guarded)
 	case !path.IsAbs(s.Home) || strings.ContainsAny(s.Home, ":,"):
 		return fmt.Errorf("home %q: want an absolute path", s.Home)
 	}

@@ -59,15 +59,16 @@ func TestArgumentsSayWhatTheBoxIs(t *testing.T) {
 
 func TestBadSpecIsRefused(t *testing.T) {
 	for name, f := range map[string]func(*Spec){
-		"an id that is a path":     func(s *Spec) { s.ID = "../x" },
-		"an image that is a flag":  func(s *Spec) { s.Image = "--privileged" },
-		"no image":                 func(s *Spec) { s.Image = "" },
-		"a repo that adds a mount": func(s *Spec) { s.Repo = "/a:/b" },
-		"a relative repo":          func(s *Spec) { s.Repo = "a" },
-		"a mount that adds a flag": func(s *Spec) { s.Mounts = []Mount{{Path: "a:z"}} },
-		"a mount out of the repo":  func(s *Spec) { s.Mounts = []Mount{{Path: "../a"}} },
-		"a home that adds a mount": func(s *Spec) { s.Home = "/a:/b" },
-		"no program":               func(s *Spec) { s.Program = "" },
+		"an id that is a path":                 func(s *Spec) { s.ID = "../x" },
+		"an image that is a flag":              func(s *Spec) { s.Image = "--privileged" },
+		"no image":                             func(s *Spec) { s.Image = "" },
+		"a repo that adds a mount":             func(s *Spec) { s.Repo = "/a:/b" },
+		"a relative repo":                      func(s *Spec) { s.Repo = "a" },
+		"a mount that adds a flag":             func(s *Spec) { s.Mounts = []Mount{{Path: "a:z"}} },
+		"a mount out of the repo":              func(s *Spec) { s.Mounts = []Mount{{Path: "../a"}} },
+		"a submodule's name that adds a mount": func(s *Spec) { s.Guarded = []string{".git/modules/a:/b/config"} },
+		"a home that adds a mount":             func(s *Spec) { s.Home = "/a:/b" },
+		"no program":                           func(s *Spec) { s.Program = "" },
 	} {
 		s := testSpec()
 		f(&s)

@@ -29,12 +29,13 @@ const ownCommonDir = ".\n"
 // the namespace wall: what decides for git and is missing is made first, as a file of ours, or the box would make it. Those are held,
 // by a shared lock, for as long as the box lives.
 type repoGuard struct {
-	root  *os.Root
-	open  func(string) bool // paths that config.toml leaves open
-	paths []string
-	marks []repoMark
-	left  int
-	err   error
+	root    *os.Root
+	open    func(string) bool // paths that config.toml leaves open
+	paths   []string
+	marks   []repoMark
+	gitDirs map[string]bool // that are protected
+	left    int
+	err     error
 }
 
 type repoMark struct {
@@ -48,7 +49,7 @@ func guardRepo(dir string, writable []string) (*repoGuard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &repoGuard{root: root, left: maxGitDirs, open: func(p string) bool {
+	g := &repoGuard{root: root, gitDirs: map[string]bool{}, left: maxGitDirs, open: func(p string) bool {
 		return slices.ContainsFunc(writable, func(w string) bool {
 			w = path.Clean(w)
 			return p == w || strings.HasPrefix(p, w+"/")
@@ -89,6 +90,7 @@ func (g *repoGuard) git(dir string) {
 		g.readOnly(dir)
 	default:
 		g.gitDir(dir)
+		g.submodules(dir)
 		g.modules(path.Join(dir, "modules"))
 		extended := g.extended(dir)
 		for _, name := range g.subdirs(path.Join(dir, "worktrees")) {
@@ -103,11 +105,31 @@ func (g *repoGuard) git(dir string) {
 	}
 }
 
-// modules protects every git directory below .git/modules, at any depth: a submodule's name may have slashes.
+// submodules protects the git directories of the submodules that the configuration in dir tells of. That is read-only in every box, while
+// most of what lies in .git/modules is a box's to write: it could be made to look like something else.
+func (g *repoGuard) submodules(dir string) {
+	for _, name := range namespace.Submodules(g.config(dir)) {
+		if at := path.Join(dir, "modules", name); !g.gitDirs[at] && g.there(at) && g.count(at) {
+			g.gitDir(at)
+			g.submodules(at)
+		}
+	}
+}
+
+// there tells whether something is at p. What cannot be looked at is not passed over.
+func (g *repoGuard) there(p string) bool {
+	_, err := g.root.Lstat(p)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		g.fail(err)
+	}
+	return err == nil
+}
+
+// modules protects every other git directory below .git/modules, at any depth: a submodule's name may have slashes.
 func (g *repoGuard) modules(dir string) {
 	for _, name := range g.subdirs(dir) {
 		at := path.Join(dir, name)
-		if _, err := g.root.Lstat(path.Join(at, "HEAD")); err != nil {
+		if !g.gitDirs[at] && !g.there(path.Join(at, "HEAD")) {
 			g.modules(at)
 			continue
 		}
@@ -116,31 +138,58 @@ func (g *repoGuard) modules(dir string) {
 	}
 }
 
-// subdirs are the directories in one, each counted.
+// subdirs are the directories in one, each counted. A box could make so many entries, or take away the right to read them, that some were
+// not seen: then there is no box.
 func (g *repoGuard) subdirs(dir string) []string {
+	if g.err != nil || !g.there(dir) {
+		return nil
+	}
 	f, err := g.root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
-	if err != nil || g.err != nil {
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	if err != nil {
+		g.fail(err)
 		return nil
 	}
 	defer f.Close()
-	entries, _ := f.ReadDir(10 * maxGitDirs) // as far as it can be read
+	entries, err := f.ReadDir(10*maxGitDirs + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		g.fail(err)
+		return nil
+	}
+	if len(entries) > 10*maxGitDirs {
+		g.fail(&control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("%s has over %d entries", dir, 10*maxGitDirs), Hint: "take some away, or run with --ro"})
+		return nil
+	}
 	var names []string
 	for _, e := range entries {
-		if !e.IsDir() {
-			continue
+		if e.IsDir() && g.count(path.Join(dir, e.Name())) {
+			names = append(names, e.Name())
 		}
-		if g.left--; g.left < 0 {
-			g.fail(&control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the repo has over %d submodules and worktrees, too many to hold read-only in a container", maxGitDirs), Hint: "run with --ro"})
-			return nil
-		}
-		names = append(names, e.Name())
 	}
 	slices.Sort(names)
 	return names
 }
 
+// count counts the directory at p, once, and reports whether there may be so many.
+func (g *repoGuard) count(p string) bool {
+	if g.gitDirs[p] {
+		return true
+	}
+	if g.left--; g.left >= 0 {
+		return true
+	}
+	g.fail(&control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the repo has over %d submodules and worktrees, too many to hold read-only in a container", maxGitDirs), Hint: "run with --ro"})
+	return false
+}
+
 // gitDir protects one git directory.
 func (g *repoGuard) gitDir(dir string) {
+	if g.err != nil || g.gitDirs[dir] {
+		return
+	}
+	g.gitDirs[dir] = true
 	for _, n := range []string{"hooks", "info"} {
 		if err := g.root.Mkdir(path.Join(dir, n), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			g.fail(err)

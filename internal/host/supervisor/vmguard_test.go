@@ -1,10 +1,12 @@
 package supervisor
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -106,6 +108,33 @@ func TestWhatGitIsLedToIsGuarded(t *testing.T) {
 	g.release(true)
 }
 
+// What an earlier box left in .git/modules, which is its own to write, does not take a submodule's protection away from the next box.
+func TestSubmodulesAreHeldWhateverABoxLeft(t *testing.T) {
+	for name, left := range map[string]map[string]string{
+		"nothing":               {".git/modules/group/sub/HEAD": ""},
+		"HEAD is gone":          {},
+		"its parent has a HEAD": {".git/modules/group/sub/HEAD": "", ".git/modules/group/HEAD": ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{
+				".git/HEAD": "", ".git/config": "[submodule \"group/sub\"]\n\turl = x\n",
+				".git/modules/group/sub/config": "[submodule \"in\"]\n\turl = x\n", ".git/modules/group/sub/modules/in/config": "",
+			}
+			maps.Copy(files, left)
+			g := held(t, repoWith(t, files))
+			defer g.release(true)
+			for _, p := range []string{"config", "hooks", "modules/in/config", "modules/in/hooks"} {
+				if p = ".git/modules/group/sub/" + p; !slices.Contains(g.paths, p) {
+					t.Errorf("%s is not among %q", p, g.paths)
+				}
+			}
+			if n := len(slices.Compact(slices.Sorted(slices.Values(g.paths)))); n != len(g.paths) {
+				t.Errorf("a path comes twice: %q", g.paths)
+			}
+		})
+	}
+}
+
 // A file of ours stays as long as one box needs it, and while no box of this process does: its supervisor may be starting again.
 func TestFileOfOursIsTakenAwayByTheLastBox(t *testing.T) {
 	dir := repoWith(t, map[string]string{".git/HEAD": "", ".git/config": "[extensions]\nworktreeConfig = true\n"})
@@ -136,9 +165,23 @@ func TestRepoThatCannotBeHeldIsRefused(t *testing.T) {
 	for i := range maxGitDirs + 1 {
 		many[".git/modules/m"+string(rune('a'+i/26))+string(rune('a'+i%26))+"/HEAD"] = ""
 	}
+	beside := map[string]string{".git/HEAD": ""}
+	for i := range 10*maxGitDirs + 1 {
+		beside[".git/modules/"+strconv.Itoa(i)] = ""
+	}
+	unread := repoWith(t, map[string]string{".git/HEAD": "", ".git/modules/": ""})
+	if err := os.Chmod(filepath.Join(unread, ".git/modules"), 0o311); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 0 { // root reads it all the same
+		if _, err := guardRepo(unread, nil); err == nil {
+			t.Error("a .git/modules that cannot be read: taken")
+		}
+	}
 	for name, dir := range map[string]string{
-		"a link for .git":      repoWith(t, map[string]string{"elsewhere/HEAD": "", ".git": "->elsewhere"}),
-		"very many submodules": repoWith(t, many),
+		"very many files beside submodules": repoWith(t, beside),
+		"a link for .git":                   repoWith(t, map[string]string{"elsewhere/HEAD": "", ".git": "->elsewhere"}),
+		"very many submodules":              repoWith(t, many),
 	} {
 		if _, err := guardRepo(dir, nil); err == nil {
 			t.Errorf("%s: taken", name)

@@ -28,9 +28,10 @@ type marker struct {
 
 // gitDir protects one git directory, which lies in the repo at dir.
 func (g *guard) gitDir(dir string, extended bool, open func(string) bool) {
-	if g.err != nil {
+	if g.err != nil || g.gitDirs[dir] {
 		return
 	}
+	g.gitDirs[dir] = true
 	g.pin(dir)
 	for _, n := range []string{"hooks", "info"} {
 		if err := unix.Mkdirat(g.repo, path.Join(dir, n), 0o755); err != nil && !errors.Is(err, unix.EEXIST) && g.err == nil {

@@ -1,8 +1,10 @@
 package namespace
 
 import (
+	"io/fs"
 	"iter"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -43,6 +45,39 @@ func includedPaths(text, repo string) []string {
 		}
 	}
 	return out
+}
+
+// Submodules are the names of the submodules that the text of a git configuration tells of (git-config(1)). Each is a path below modules in
+// the git directory.
+func Submodules(text string) []string {
+	var out []string
+	for line := range strings.Lines(text) {
+		const section = "submodule"
+		line, ok := strings.CutPrefix(strings.TrimSpace(line), "[")
+		if !ok || len(line) < len(section) || !strings.EqualFold(line[:len(section)], section) {
+			continue
+		}
+		name, ok := quotedName(strings.TrimSpace(line[len(section):]))
+		if ok && name != "." && fs.ValidPath(name) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// quotedName reads the name in quotes that s begins with. A backslash stands for what follows it.
+func quotedName(s string) (string, bool) {
+	var b strings.Builder
+	for i := 1; i < len(s) && s[0] == '"'; i++ {
+		switch {
+		case s[i] == '"':
+			return b.String(), true
+		case s[i] == '\\' && i+1 < len(s):
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return "", false
 }
 
 // inRepo returns p, which is relative to dir of the repo or absolute, as a path in the repo.

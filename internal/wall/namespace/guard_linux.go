@@ -3,6 +3,7 @@ package namespace
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"slices"
@@ -16,12 +17,13 @@ type guard struct {
 	repo    int
 	at      string // where it is in the box
 	pinned  map[string]bool
+	gitDirs map[string]bool // that are protected
 	links   []string
 	markers []marker
 	err     error
 }
 
-// gitModules bounds how many submodules and worktrees are looked at.
+// gitModules bounds how many submodules and worktrees a repo may have, and what else is beside them.
 const gitModules = 1000
 
 func (g *guard) protect(writable []string) {
@@ -59,19 +61,37 @@ func (g *guard) git(dir string, open func(string) bool) {
 	extended := g.extended(dir)
 	g.gitDir(dir, extended, open)
 	left := gitModules
+	g.submodules(dir)
 	g.modules(path.Join(dir, "modules"), &left)
 	g.worktrees(path.Join(dir, "worktrees"), extended, &left)
 }
 
-// modules protects every git directory below .git/modules, at any depth: a submodule's name may have slashes.
-func (g *guard) modules(dir string, left *int) {
-	for _, name := range g.subdirs(dir) {
-		if *left--; *left < 0 {
-			return
+// submodules protects the git directories of the submodules that the configuration in dir tells of. That is read-only in every box, while
+// most of what lies in .git/modules is a box's to write: it could be made to look like something else.
+func (g *guard) submodules(dir string) {
+	for _, name := range Submodules(g.config(dir)) {
+		if p := path.Join(dir, "modules", name); !g.gitDirs[p] && g.there(p) {
+			g.gitDir(p, g.extended(p), func(string) bool { return false })
+			g.submodules(p)
 		}
+	}
+}
+
+// there tells whether something is at p. What cannot be looked at is not passed over.
+func (g *guard) there(p string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(g.repo, p, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && g.err == nil {
+		g.err = &os.PathError{Op: "look at", Path: p, Err: err}
+	}
+	return err == nil
+}
+
+// modules protects every other git directory below .git/modules, at any depth: a submodule's name may have slashes.
+func (g *guard) modules(dir string, left *int) {
+	for _, name := range g.subdirs(dir, left) {
 		p := path.Join(dir, name)
-		var st unix.Stat_t
-		if unix.Fstatat(g.repo, path.Join(p, "HEAD"), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		if !g.gitDirs[p] && !g.there(path.Join(p, "HEAD")) {
 			g.modules(p, left)
 			continue
 		}
@@ -81,10 +101,7 @@ func (g *guard) modules(dir string, left *int) {
 }
 
 func (g *guard) worktrees(dir string, extended bool, left *int) {
-	for _, name := range g.subdirs(dir) {
-		if *left--; *left < 0 {
-			return
-		}
+	for _, name := range g.subdirs(dir, left) {
 		if extended {
 			g.mark(path.Join(dir, name), "config.worktree", "")
 		}
@@ -94,14 +111,37 @@ func (g *guard) worktrees(dir string, extended bool, left *int) {
 	}
 }
 
-func (g *guard) subdirs(dir string) []string {
+// subdirs are the directories in one. A box could make so many entries, or take away the right to read them, that some were not seen: then
+// there is no box.
+func (g *guard) subdirs(dir string, left *int) []string {
+	if g.err != nil {
+		return nil
+	}
 	fd, err := openBelow(g.repo, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
+		var st unix.Stat_t
+		if unix.Fstatat(g.repo, dir, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			g.links = append(g.links, dir)
+		}
+		return nil
+	case err != nil:
+		g.err = fmt.Errorf("look for git directories: %w", err)
 		return nil
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()
-	entries, _ := f.ReadDir(gitModules)
+	entries, err := f.ReadDir(*left + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		g.err = fmt.Errorf("look for git directories: %w", err)
+		return nil
+	}
+	if *left -= len(entries); *left < 0 {
+		g.err = fmt.Errorf("%s: over %d submodules, worktrees and other entries beside them: take some away, or run with --ro", dir, gitModules)
+		return nil
+	}
 	var names []string
 	for _, e := range entries {
 		if e.IsDir() {
