@@ -214,6 +214,8 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 			if g.Outcome != vmprobe.Reached {
 				r.Detail = "the host saw it arrive, whatever the guest says: " + r.Detail
 			}
+		case nowayIPv6(t.Try, g):
+			r.Result, r.Detail = proof.NA, "nothing was refused: the machine has no way there over IPv6: "+g.Detail
 		case !control && !inside:
 			r.Detail = "the control did not arrive: " + r.Detail
 		default:
@@ -222,6 +224,17 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 		rows = append(rows, r)
 	}
 	return rows
+}
+
+// nowayIPv6 reports whether a try over IPv6 ended before any firewall: in a machine without IPv6 nothing is refused, and nothing shown.
+// A guest that says so without its being so gains nothing: the row counts for nothing, and what arrives was judged before.
+func nowayIPv6(t vmprobe.Try, g vmprobe.Outcome) bool {
+	at, err := netip.ParseAddrPort(t.Target)
+	if err != nil || !at.Addr().Is6() || g.Outcome == vmprobe.Reached {
+		return false
+	}
+	return strings.Contains(g.Detail, "network is unreachable") || strings.Contains(g.Detail, "no route to host") || strings.Contains(g.Detail, "cannot assign requested address") ||
+		strings.Contains(g.Detail, vmprobe.NoIPv6)
 }
 
 // names judges a question put to an address that has no resolver: only our own answer may come back.

@@ -244,3 +244,60 @@ func TestGuestThatLiesAboutIPv6IsHeard(t *testing.T) {
 		t.Errorf("verdict %s, want a fail that the host saw", r.Verdict)
 	}
 }
+
+// In a machine without IPv6 nothing is refused over it, so those rows count for nothing; where something arrives all the same, they fail.
+func TestMachineWithoutIPv6ShowsNothingOfIt(t *testing.T) {
+	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	six := func(row string) bool {
+		return strings.Contains(row, "tcp6-") || strings.Contains(row, "udp6-") || strings.HasSuffix(row, "6")
+	}
+	for detail, want := range map[string]proof.Result{
+		"dial tcp [2001:db8::1]:443: connect: network is unreachable": proof.NA,
+		"dial tcp [fe80::2%eth0]:9: connect: no route to host":        proof.NA,
+		vmprobe.NoIPv6: proof.NA,
+		"dial tcp [2001:db8::1]:443: connect: connection refused": proof.Pass,
+	} {
+		c := &Control{}
+		o := vmOptions(c, guest(c, func(t vmprobe.Try) vmprobe.Outcome {
+			if at, err := netip.ParseAddrPort(t.Target); err == nil && at.Addr().Is6() {
+				return vmprobe.Outcome{Outcome: vmprobe.Refused, Detail: detail}
+			}
+			return held(t)
+		}))
+		o.Addrs = addrs
+		r, err := RunVM(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, row := range r.Rows {
+			if six(row.ID) {
+				seen++
+				if row.Result != want {
+					t.Errorf("%s: %s is %s", detail, row.ID, row.Result)
+				}
+			} else if row.Result == proof.NA && row.ID != "vm-root" {
+				t.Errorf("%s is %s", row.ID, row.Result)
+			}
+		}
+		if seen < 10 || r.Verdict != proof.VerdictPass {
+			t.Errorf("%s: %d rows, verdict %s", detail, seen, r.Verdict)
+		}
+	}
+	// A guest that says so of IPv4 gets no row out of it.
+	c := &Control{}
+	r, err := RunVM(t.Context(), vmOptions(c, guest(c, func(t vmprobe.Try) vmprobe.Outcome {
+		if t.ID == "tcp4-443" {
+			return vmprobe.Outcome{Outcome: vmprobe.Refused, Detail: "network is unreachable"}
+		}
+		return held(t)
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range r.Rows {
+		if row.ID == "user-tcp4-443" && row.Result != proof.Pass {
+			t.Errorf("IPv4: %+v", row)
+		}
+	}
+}

@@ -41,6 +41,9 @@ const (
 	Write     = "write"     // open the file Target for writing
 )
 
+// NoIPv6 is the detail of a try that found no link for it.
+const NoIPv6 = "no link has IPv6"
+
 // Outcomes.
 const (
 	Reached = "reached"
@@ -217,7 +220,7 @@ func (t Try) linkLocal(ctx context.Context) (outcome, detail string) {
 	if err != nil || lerr != nil {
 		return Failed, fmt.Sprint(errors.Join(err, lerr))
 	}
-	outcome, detail = Refused, "no link has IPv6"
+	outcome, detail = Refused, NoIPv6
 	for _, l := range links {
 		if l.Flags&net.FlagLoopback != 0 || l.Flags&net.FlagUp == 0 {
 			continue
