@@ -67,7 +67,7 @@ func (e *Engine) carry(c *client, n *note) {
 		_ = e.session(c, c, connect.SchemeHTTP).serve() // it has recorded what there was to
 	case wayH2C:
 		n.silent = true
-		e.front.serve(c, c)
+		_ = e.front.serve(c, c) // it has recorded what there was to
 	case wayEnded:
 	}
 }

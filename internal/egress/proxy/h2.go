@@ -108,14 +108,14 @@ func dialled(ctx context.Context, e *Engine, addr string, dial func(context.Cont
 }
 
 // serve hands conn, which runs over c, to the server and returns when it has
-// ended.
-func (f *front) serve(c *client, conn net.Conn) {
+// ended, with what the first read met if it was no HTTP/2.
+func (f *front) serve(c *client, conn net.Conn) error {
 	f.once.Do(func() {
 		f.e.wg.Go(func() { _ = f.srv.Serve(f) }) // always ErrServerClosed
 	})
 	x := newH2(c, conn)
-	if x.open() != nil {
-		return // there was no request, or what was wrong is recorded
+	if err := x.open(); err != nil {
+		return err
 	}
 	select {
 	case f.in <- x:
@@ -123,6 +123,7 @@ func (f *front) serve(c *client, conn net.Conn) {
 	case <-f.done:
 	case <-c.ctx.Done():
 	}
+	return nil
 }
 
 // Accept, Close and Addr make front the server's listener.

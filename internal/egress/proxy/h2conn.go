@@ -30,7 +30,7 @@ type h2conn struct {
 
 func newH2(c *client, conn net.Conn) *h2conn {
 	x := &h2conn{Conn: gather.New(conn)}
-	x.streams = streams{c: c, open: make(map[uint32]openStream)}
+	x.streams = streams{c: c, most: c.e.lim.Streams, open: make(map[uint32]openStream)}
 	x.in, x.out = newInbound(conn, &x.streams, c.e.lim.HeaderBytes), outbound{s: &x.streams}
 	x.Gather()
 	return x
@@ -74,7 +74,8 @@ func (x *h2conn) Close() error {
 
 // streams are those of one connection.
 type streams struct {
-	c *client
+	c    *client
+	most int // that a client may have
 
 	mu     sync.Mutex // guards the fields that follow
 	open   map[uint32]openStream
@@ -115,11 +116,12 @@ func (s *streams) opened(id uint32) {
 	}
 }
 
-// asked notes what the stream asks for.
+// asked notes what the stream asks for. Of more streams than a client may have
+// that would be held until each is told so.
 func (s *streams) asked(id uint32, h headline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o, ok := s.open[id]; ok {
+	if o, ok := s.open[id]; ok && len(s.open) <= s.most {
 		o.head = h
 		s.open[id] = o
 	}

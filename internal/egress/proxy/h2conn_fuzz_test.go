@@ -37,7 +37,7 @@ func FuzzFrames(f *testing.F) {
 				records = append(records, fmt.Sprint(r.Reason, r.Error, r.Method, r.Path))
 			}})
 			c := &client{e: e, gauge: e.live.gauge("b"), owner: nobody, ctx: context.Background()}
-			s := &streams{c: c, open: map[uint32]openStream{}}
+			s := &streams{c: c, most: 2, open: map[uint32]openStream{}}
 			from := newInbound(cut(bytes.NewReader(in)), s, 1<<10)
 			if i == 0 {
 				field = from.field

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -191,6 +192,47 @@ func TestWhatNoHandlerSeesIsRecorded(t *testing.T) {
 				t.Errorf("%d records", len(w.records))
 			}
 		})
+	}
+}
+
+func TestNumbersOfStreamsStayHere(t *testing.T) {
+	w := newWorld(t)
+	w.allow("a.test")
+	got := make(chan http.Header, 1)
+	w.web("a.test:443", webH2, func(_ http.ResponseWriter, r *http.Request) { got <- r.Header })
+	f, _ := frames(t, w.tls(byConnect, "a.test:443", "a.test", "h2"), 65535)
+	ok(t, sendHead(f, 1, headOfA("x-other", "1", "foldyard-stream", "7")))
+	readAnswer(t, f, 1)
+	if h := <-got; h.Get("X-Other") != "1" || len(h[streamHeader]) > 0 {
+		t.Errorf("%v", h)
+	}
+}
+
+// A client that asks and takes no answers is cut off by net/http without a word.
+func TestFloodOfControlFramesIsRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.allow("a.test")
+	w.web("a.test:443", webH1, greet)
+	c := w.tls(byConnect, "a.test:443", "a.test", "h2")
+	ok(t, c.NetConn().(*net.TCPConn).SetReadBuffer(4<<10))
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_, _ = frames(t, c, 65535)
+	var pings bytes.Buffer
+	f := http2.NewFramer(&pings, nil)
+	for range 500 {
+		ok(t, f.WritePing(false, [8]byte{}))
+	}
+	for sent := 0; sent < 4_000_000; sent += 500 {
+		if _, err := c.Write(pings.Bytes()); err != nil {
+			break
+		}
+	}
+	w.sawReason("a.test", policy.ReasonLimit)
+	_ = c.Close()
+	w.settled()
+	if len(w.records) != 1 {
+		t.Errorf("%d records", len(w.records))
 	}
 }
 

@@ -109,10 +109,18 @@ func (h *headReader) field(f hpack.HeaderField) {
 	}
 	switch {
 	case f.Name == ":method" && h.line.method == "":
-		h.line.method = f.Value
+		h.line.method = start(f.Value, 32)
 	case f.Name == ":path" && h.line.path == "":
-		h.line.path = f.Value
+		h.line.path = start(f.Value, 2<<10)
 	case f.Name == "user-agent" && h.line.ua == "":
-		h.line.ua = f.Value
+		h.line.ua = start(f.Value, 512)
 	}
+}
+
+// start returns the first bytes of s, and keeps no more of it.
+func start(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.Clone(s[:most])
 }

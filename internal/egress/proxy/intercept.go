@@ -27,7 +27,7 @@ func (e *Engine) intercept(c *client, n *note) {
 		return
 	}
 	if h2 := c.secured(tc.ConnectionState()); h2 {
-		e.front.serve(c, tc)
+		err = e.front.serve(c, tc)
 	} else {
 		err = e.session(c, tc, connect.SchemeHTTPS).serve()
 	}
