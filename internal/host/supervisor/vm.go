@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -147,12 +148,8 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 		v.step.Store(&line)
 		s.log.Info("machine", slog.String("step", line))
 	}
-	if v.m == nil || v.m.Kind() != cfg.Machine.Backend {
-		m, err := s.newMachine(ctx, cfg.Machine.Backend)
-		if err != nil {
-			return err
-		}
-		v.m = m
+	if err := s.vmChoose(ctx, cfg.Machine.Backend); err != nil {
+		return err
 	}
 	band, err := s.opt.Host.Layout.Band(ctx, s.opt.Project.Name)
 	if err != nil {
@@ -197,6 +194,30 @@ func (s *Supervisor) vmUp(ctx context.Context, cfg *config.Effective) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// vmChoose makes the backend's machine the project's. There is one at a time: what serves a box asks the project's machine for it. The
+// caller holds s.vm.mu.
+func (s *Supervisor) vmChoose(ctx context.Context, backend string) error {
+	v := &s.vm
+	if v.m != nil && v.m.Kind() == backend {
+		return nil
+	}
+	if v.m != nil && slices.ContainsFunc(s.running(), (*sandbox).inVM) {
+		return &control.Error{Code: control.CodeConflict, Detail: fmt.Sprintf("a box of the %s backend runs, and a project has one VM at a time", v.m.Kind()), Hint: "fy down"}
+	}
+	m, err := s.newMachine(ctx, backend)
+	if err != nil {
+		return err
+	}
+	if v.m != nil {
+		if err := v.m.Stop(ctx); err != nil {
+			return vmError(err)
+		}
+		s.vmLost()
+	}
+	v.m = m
 	return nil
 }
 

@@ -207,6 +207,24 @@ func TestUpAppliesWhatChangedToARunningMachine(t *testing.T) {
 	}
 }
 
+// A box of another backend's machine does not take the machine away under one that runs.
+func TestOneMachineAtATime(t *testing.T) {
+	s, m := vmWorld(t, vmConfig)
+	first, err := s.CreateBox(t.Context(), control.BoxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateBox(t.Context(), control.BoxRequest{Oneshot: true, Backend: config.Podman}); code(err) != control.CodeConflict {
+		t.Errorf("another backend's box: %v, want a conflict", err)
+	}
+	if all := s.running(); len(all) != 1 || all[0].id != first.ID || s.vm.m != machine.Machine(m) {
+		t.Errorf("%d boxes run, and the machine is %v; want both as they were", len(all), s.vm.m)
+	}
+	if _, err := s.StopBox(t.Context(), ""); err != nil {
+		t.Error(err)
+	}
+}
+
 // A start that fails gives up the boxes of a machine that does not run any more.
 func TestMachineThatDoesNotComeBackLosesItsBoxes(t *testing.T) {
 	s, m := vmWorld(t, vmConfig)
