@@ -5,6 +5,7 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -126,6 +127,32 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// MaxOutput bounds what a command in a machine may print, in bytes: the machine and all that is in it are strangers.
+const MaxOutput = 64 << 20
+
+// Output gathers what a command prints. Beyond MaxOutput its writes fail, which ends the command.
+type Output struct {
+	b   bytes.Buffer
+	err error
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	if o.b.Len()+len(p) > MaxOutput {
+		o.err = fmt.Errorf("a command in the VM printed over %d MiB", MaxOutput>>20)
+		return 0, o.err
+	}
+	return o.b.Write(p)
+}
+
+// Err says that there was more.
+func (o *Output) Err() error { return o.err }
+
+// Bytes is what was printed.
+func (o *Output) Bytes() []byte { return o.b.Bytes() }
+
+func (o *Output) String() string { return o.b.String() }
 
 // Finding is one thing that was looked at on this computer, or in a machine that runs.
 type Finding struct {

@@ -1,7 +1,6 @@
 package lima
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -68,11 +67,13 @@ func (d *Driver) ssh(ctx context.Context, c machine.Command, options ...string) 
 	cmd := exec.CommandContext(ctx, path, argv[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdin = d.environment(), "/", c.Stdin
 	cmd.WaitDelay = 5 * time.Second
-	var out, errs bytes.Buffer
+	var out, errs machine.Output
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
 	var exit *exec.ExitError
 	switch {
+	case out.Err() != nil || errs.Err() != nil:
+		return nil, errors.Join(out.Err(), errs.Err())
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
 		return out.Bytes(), nil
 	case errors.As(err, &exit) && exit.ExitCode() == sshFailed:

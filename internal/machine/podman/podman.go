@@ -285,12 +285,15 @@ func (d *Driver) Run(ctx context.Context, c machine.Command) ([]byte, error) {
 
 func (d *Driver) ssh(ctx context.Context, c machine.Command) ([]byte, error) {
 	cmd := d.command(ctx, d.Argv(c)[1:]...)
-	var errs bytes.Buffer
-	cmd.Stdin, cmd.Stderr = c.Stdin, &errs
-	out, err := cmd.Output()
+	var out, errs machine.Output
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, &out, &errs
+	err := cmd.Run()
+	if out.Err() != nil || errs.Err() != nil {
+		return nil, errors.Join(out.Err(), errs.Err())
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
-		return out, &machine.ExitError{Code: exit.ExitCode(), Stderr: strings.TrimSpace(errs.String())}
+		return out.Bytes(), &machine.ExitError{Code: exit.ExitCode(), Stderr: strings.TrimSpace(errs.String())}
 	}
-	return out, err
+	return out.Bytes(), err
 }
