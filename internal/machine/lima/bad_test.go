@@ -17,14 +17,18 @@ func TestBadStartIsExplainedAndLeavesNothingRunning(t *testing.T) {
 		name, knob, text string
 		detail, fix      string
 	}{
-		{"another digest", knobDigest, "", "does not have the digest", "[machine] image and digest"},
+		{"another digest", knobCreate, "to download `/x`: expected digest `sha256:aa`, got `sha256:bb`", "does not have the digest", "[machine] image and digest"},
+		{"an image that is not there", knobCreate, "to download `https://images.example.com/x`: 404", "cannot be fetched", "[machine] image"},
+		{"half a limactl", knobCreate, "guest agent binary could not be found for Linux-x86_64", "guest agent", "install Lima whole"},
+		{"something else at create", knobCreate, "the moon is full", "was not made", "fy doctor"},
+		{"something else at start", knobStart, "the moon is full", "did not come up", "fy machine rm"},
 		{"no nftables", knobBoot, "== firewall\nthis image has no /usr/sbin/nft: install nftables in it\nstopped at: firewall (exit 1)\n", "no /usr/sbin/nft", "image"},
 		{"no systemd", knobBoot, "== firewall\nthis image has no systemd\nstopped at: firewall (exit 1)\n", "no systemd", "image"},
 		{"no trust store", knobBoot, "== certificate\nthis image has neither update-ca-certificates nor update-ca-trust\nstopped at: certificate (exit 1)\n", "certificate", "image"},
 		{"no report and no reason", knobBoot, "== user\n", "did not come up", "fy machine rm"},
 		{"a full guest disk, at boot", knobFull, "", "the VM's disk is full", "larger [machine] disk"},
 		{"a full guest disk, later", knobDisk, "12", "the VM's disk is full", "larger [machine] disk"},
-		{"a full host disk", knobSpace, "", "no space for the VM", "make room"},
+		{"a full host disk", knobStart, "convert the disk: no space left on device", "no space for the VM", "make room"},
 		{"a clock that is behind", knobClock, "-7200", "clock is off", "set this computer's clock"},
 		{"a clock that is ahead", knobClock, "7200", "clock is off", "set this computer's clock"},
 		{"another table", knobTable, "", "did not come up", "fy machine"},
@@ -40,6 +44,11 @@ func TestBadStartIsExplainedAndLeavesNothingRunning(t *testing.T) {
 			}
 			if n := l.pids(); len(n) > 0 {
 				t.Errorf("processes %v go on", n)
+			}
+			if tt.knob == knobCreate {
+				if _, err := os.Lstat(l.d.dir()); !os.IsNotExist(err) {
+					t.Errorf("half an instance is left: %v", err)
+				}
 			}
 			l.turnBack(tt.knob)
 			if _, _, err := l.up(labSpec()); err != nil {

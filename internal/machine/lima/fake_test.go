@@ -24,7 +24,8 @@ type lab struct {
 
 // Knobs: a file of this name in the lab's directory.
 const (
-	knobDigest   = "wrong-digest"    // the image has another digest
+	knobCreate   = "create-fails"    // limactl create fails; the file holds its words
+	knobStart    = "start-fails"     // likewise, start
 	knobBoot     = "boot-stops"      // the boot script stops; the file holds its log
 	knobClock    = "clock-off"       // seconds that the guest is ahead
 	knobDisk     = "disk-left"       // KiB that are left on the guest's disk
@@ -35,7 +36,6 @@ const (
 	knobSlowInfo = "says-broken"     // limactl says broken of what runs
 	knobCrash    = "create-crashes"  // limactl dies half way through create
 	knobNoList   = "list-fails"      // limactl list fails
-	knobSpace    = "no-space-left"   // the host's disk is full
 	knobFull     = "guest-disk-full" // the boot script finds the guest's disk full
 )
 
@@ -167,11 +167,11 @@ create)
 	mkdir -p "$dir"
 	if knob create-crashes; then kill -9 $$; fi
 	cp "$config" "$dir/lima.yaml"
+	if knob create-fails; then fatal "$(cat "$lab/create-fails")"; fi
 	;;
 start)
 	echo '{"level":"info","msg":"Starting"}' >&2
-	if knob wrong-digest; then fatal 'download the image: expected digest sha256:aa, got sha256:bb'; fi
-	if knob no-space-left; then fatal 'convert the disk: no space left on device'; fi
+	if knob start-fails; then fatal "$(cat "$lab/start-fails")"; fi
 	: >"$dir/disk"
 	: >"$dir/ssh.config"
 	spawn qemu

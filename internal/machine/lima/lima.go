@@ -257,7 +257,9 @@ func (d *Driver) ensure(ctx context.Context, spec machine.Spec, config string, s
 		}
 		defer os.Remove(file)
 		if err := d.run(ctx, say, "create", "--name="+d.opt.Instance, file); err != nil {
-			return errors.Join(err, d.Remove(context.WithoutCancel(ctx)))
+			e := &machine.Error{Detail: "the VM was not made", Fix: "fy doctor, then fy up", Err: errors.Join(err, d.Remove(context.WithoutCancel(ctx)))}
+			d.blame(e, err.Error())
+			return e
 		}
 	}
 	if !d.recorded(config) {

@@ -132,6 +132,20 @@ func (s seen) stopped() string {
 	return clip(at)
 }
 
+// blame says what limactl could not do, by its own words, and what mends it. It leaves e as it is where that cannot be told.
+func (d *Driver) blame(e *machine.Error, text string) {
+	switch {
+	case strings.Contains(text, "expected digest"):
+		e.Detail, e.Fix = "the VM's image does not have the digest that is configured", "check [machine] image and digest, then fy up"
+	case strings.Contains(text, "no space left on device"):
+		e.Detail, e.Fix = "there is no space for the VM at "+d.opt.Home, "make room, then fy up"
+	case strings.Contains(text, "to download `"):
+		e.Detail, e.Fix = "the VM's image cannot be fetched", "check [machine] image, and that this computer reaches it, then fy up"
+	case strings.Contains(text, "guest agent binary could not be found"):
+		e.Detail, e.Fix = "limactl was installed without its guest agent", "install Lima whole: share/lima lies beside its bin"
+	}
+}
+
 // failed says why a machine that was started cannot be used, and stops it: it must not stay half made.
 func (d *Driver) failed(ctx context.Context, err error, say func(string)) error {
 	e := &machine.Error{Detail: "the VM did not come up", Fix: "fy machine stop, then fy up; fy machine rm if that does not help", Err: err}
@@ -156,14 +170,12 @@ func (d *Driver) failed(ctx context.Context, err error, say func(string)) error 
 	switch {
 	case errors.As(err, &told) && !errors.Is(err, machine.ErrNotRunning):
 		e.Detail, e.Fix, err = told.Detail, told.Fix, told.Err
-	case strings.Contains(text, "expected digest"):
-		e.Detail, e.Fix = "the VM's image does not have the digest that is configured", "check [machine] image and digest, then fy up"
 	case strings.Contains(text, "No space left on device") && lerr == nil:
 		e.Detail, e.Fix = "the VM's disk is full", "set a larger [machine] disk, then fy up; or fy machine rm"
-	case strings.Contains(text, "no space left on device"):
-		e.Detail, e.Fix = "there is no space for the VM at "+d.opt.Home, "make room, then fy up"
 	case strings.Contains(text, "clock is off"):
 		e.Detail, e.Fix = "the VM's clock is off", "set this computer's clock (fy doctor), then fy up"
+	default:
+		d.blame(e, text)
 	}
 	say("stops the VM, which cannot be used")
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
