@@ -61,7 +61,7 @@ func VerifyVM(ctx context.Context, o VMOptions, store proof.Store) (proof.Report
 type vmTry struct {
 	vmprobe.Try
 	title   string
-	watched bool           // the host would see a socket of the machine's toward it
+	watched bool           // the host would see a socket of the machine's toward it: for TCP alone, user-mode networks do not connect others
 	ear     netip.AddrPort // where the host listens for it; zero: nowhere
 	own     bool           // only where the socket stack is the machine's own
 	warn    bool           // worth knowing; no matter of the wall
@@ -109,7 +109,7 @@ func (o VMOptions) tries(nonce string, ears []netip.AddrPort) []vmTry {
 		for _, port := range []uint16{443, 80, 22, 853} {
 			add(vmTry{Try: vmprobe.Try{ID: fmt.Sprintf("tcp%s-%d", f, port), Kind: vmprobe.TCP, Target: at(a, port)}, title: fmt.Sprintf("TCP to an address of the world, port %d", port), watched: true})
 		}
-		add(vmTry{Try: vmprobe.Try{ID: "udp" + f + "-443", Kind: vmprobe.UDP, Target: at(a, 443)}, title: "QUIC to an address of the world", watched: true})
+		add(vmTry{Try: vmprobe.Try{ID: "udp" + f + "-443", Kind: vmprobe.UDP, Target: at(a, 443)}, title: "QUIC to an address of the world"})
 		if a.Is4() {
 			add(vmTry{Try: vmprobe.Try{ID: "icmp4", Kind: vmprobe.ICMP, Target: a.String()}, title: "an echo request to an address of the world"})
 		}
@@ -195,7 +195,7 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 	switch {
 	case seen[nowhere()]:
 		names.Result, names.Detail = proof.Fail, "the host saw the question leave: "+names.Detail
-	case !watching:
+	default: // it need not see one: see watched
 		names.Ring, names.SeenBy = proof.Capture, proof.SeenByBox
 	}
 	rows = append(rows, tokenless, names)

@@ -194,6 +194,39 @@ func TestSocketsAreSeen(t *testing.T) {
 	}
 }
 
+// A machine's datagrams leave by sockets that are connected to nothing, so that what is said of them is the guest's word.
+func TestNothingOfDatagramsIsSeenByTheHost(t *testing.T) {
+	w := watchSockets([]netip.Addr{netip.MustParseAddr("127.0.0.2")})
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.2:9"))); err != nil {
+		t.Fatal(err)
+	}
+	if seen, _ := w.end(); len(seen) > 0 {
+		t.Errorf("saw %v: these rows may be the host's", seen)
+	}
+	control := &Control{}
+	r, err := RunVM(t.Context(), vmOptions(control, guest(control, held)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for _, row := range r.Rows {
+		if strings.Contains(row.ID, "-udp") || strings.HasSuffix(row.ID, "-dns") {
+			rows++
+			if row.SeenBy != proof.SeenByBox || row.Ring == proof.VMFirewall {
+				t.Errorf("%s: ring %s, seen by the %s", row.ID, row.Ring, row.SeenBy)
+			}
+		}
+	}
+	if rows < 4 {
+		t.Errorf("%d rows of datagrams", rows)
+	}
+}
+
 // Root in the machine is named, and neither passes nor counts.
 func TestRootInTheMachineIsNoPass(t *testing.T) {
 	c := &Control{}
