@@ -51,6 +51,7 @@ type Log struct {
 	now   func() time.Time
 	queue int
 	wake  chan struct{}
+	asked chan chan struct{} // by Flush
 	stop  chan struct{}
 	done  chan struct{}
 	tasks sync.WaitGroup // compressing
@@ -80,6 +81,7 @@ func Open(dir string, opt Options) (*Log, error) {
 		now:    opt.Now,
 		queue:  orDefault(opt.Queue, DefaultQueue),
 		wake:   make(chan struct{}, 1),
+		asked:  make(chan chan struct{}),
 		stop:   make(chan struct{}),
 		done:   make(chan struct{}),
 		id:     []byte(rand.Text()[:10] + "-"),
@@ -222,22 +224,41 @@ func (l *Log) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		var asked chan struct{}
 		select {
 		case <-l.wake:
+		case asked = <-l.asked:
 		case <-l.stop:
 			l.finish()
 			return
 		}
 		for more := true; more; {
-			timer.Reset(flushEvery)
-			select {
-			case <-timer.C:
-			case <-l.stop:
-				l.finish()
-				return
+			if asked == nil {
+				timer.Reset(flushEvery)
+				select {
+				case <-timer.C:
+				case asked = <-l.asked:
+				case <-l.stop:
+					l.finish()
+					return
+				}
 			}
 			more = l.flush(false)
+			if asked != nil {
+				close(asked)
+				asked = nil
+			}
 		}
+	}
+}
+
+// Flush returns when what was put before is in the files, or lost.
+func (l *Log) Flush() {
+	done := make(chan struct{})
+	select {
+	case l.asked <- done:
+		<-done
+	case <-l.done:
 	}
 }
 

@@ -237,6 +237,28 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
+func TestFlushWritesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		l := open(t, dir, Options{})
+		began := time.Now()
+		l.Put(allow("b", "waits.test"))
+		if got := hosts(read(t, dir, Filter{})); len(got) != 0 {
+			t.Errorf("before: %v", got)
+		}
+		l.Flush()
+		l.Put(deny("b", "refused.test"))
+		l.Put(deny("b", "refused.test")) // one that folds
+		l.Flush()
+		got := hosts(read(t, dir, Filter{}))
+		if len(got) < 2 || got[0] != "waits.test" || got[1] != "refused.test" || time.Since(began) != 0 {
+			t.Errorf("after %v: %v", time.Since(began), got)
+		}
+		closeLog(t, l)
+		l.Flush() // of a closed one, waits for nothing
+	})
+}
+
 func TestCloseWritesAll(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, dir, Options{Rate: 2}) // the burst's own line is beyond it too

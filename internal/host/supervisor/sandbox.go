@@ -117,6 +117,7 @@ func (s *Supervisor) carry(ctx context.Context, b *sandbox, links *namespace.Lin
 		s.engine.CloseBox(b.id)
 		links.Close()
 		wg.Wait()
+		s.capture.Flush() // who waits for a box to end may read the log next
 		s.after(b)
 	})
 	return nil
