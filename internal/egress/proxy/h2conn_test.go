@@ -128,6 +128,9 @@ func TestWhatNoHandlerSeesIsRecorded(t *testing.T) {
 			return sendHead(f, 1, block(":method", "CONNECT", ":scheme", "https", ":authority", "a.test", ":path", "/", ":protocol", "websocket"))
 		}, policy.ReasonBadRequest, "PROTOCOL_ERROR", true},
 		"a hop's header": {func(f *http2.Framer) error { return sendHead(f, 1, headOfA("connection", "close")) }, policy.ReasonBadRequest, "Connection", true},
+		"a hop's header of a HEAD": {func(f *http2.Framer) error {
+			return sendHead(f, 1, block(":method", "HEAD", ":scheme", "https", ":authority", "a.test", ":path", "/", "connection", "close"))
+		}, policy.ReasonBadRequest, "without a body", true},
 		"a head too large": {func(f *http2.Framer) error {
 			var more []string
 			for i := range 20 {

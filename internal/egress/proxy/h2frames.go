@@ -196,7 +196,7 @@ func (out *outbound) follow(p []byte) {
 			h := headOf(&out.head)
 			out.left, out.keep = h.length, out.keep[:0]
 			if h.has(flagEndStream) && h.kind == frameHeaders {
-				out.s.ended(h.stream, endedByUs)
+				out.s.answered(h.stream, "refused without a body")
 			}
 		}
 		n := min(len(p), out.left)
