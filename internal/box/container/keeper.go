@@ -1,7 +1,6 @@
 package container
 
 import (
-	"bytes"
 	"context"
 	"crypto/subtle"
 	"encoding/binary"
@@ -22,7 +21,7 @@ import (
 // stopTimeout bounds the end of a container.
 const stopTimeout = 60 * time.Second
 
-// Keeper answers on a box's socket what a namespace's keeper would: adopt, exec, probe, facts, stop. It lives in the supervisor.
+// Keeper answers on a box's socket what a namespace's keeper would: adopt, exec, facts, stop. It lives in the supervisor.
 type Keeper struct {
 	Host   Host
 	ID     string
@@ -129,19 +128,6 @@ func (k *Keeper) one(ctx context.Context, c *wire.Conn) {
 			return
 		}
 		_ = c.Send(&wire.Message{Op: "ok", Data: b})
-	case "probe":
-		argv := []string{"podman", "exec", "--interactive"}
-		for _, f := range m.Names {
-			if f == "root" {
-				argv = append(argv, "--user=0:0", "--privileged")
-			}
-		}
-		out, err := k.Host.Run(ctx, bytes.NewReader(m.Data), append(argv, Name(k.ID), Program, "__probe")...)
-		if err != nil || !json.Valid(out) {
-			fail(fmt.Sprintf("the probes ended without a result: %v", err))
-			return
-		}
-		_ = c.Send(&wire.Message{Op: "ok", Data: out})
 	case "stop":
 		k.finish(ctx)
 		_ = c.Send(&wire.Message{Op: "ok"})
