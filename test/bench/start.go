@@ -79,8 +79,6 @@ func measureStarts(in *install, rounds int) (*starts, error) {
 		if err != nil {
 			return nil, err
 		}
-		fmt.Printf("cli %.2f", cpu[0].Seconds()*1e3/float64(len(wall[0])))
-		fmt.Printf(" sup+boxes %.2f\n", (after-before).Seconds()*1e3/float64(len(wall[0])))
 		cpu[0] += after - before
 		s.Fy, s.Bwrap = append(s.Fy, wall[0]...), append(s.Bwrap, wall[1]...)
 		n := float64(len(wall[0]))
