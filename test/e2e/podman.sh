@@ -38,6 +38,8 @@ leaf=/sys/fs/cgroup/fy-podman-$$
 mkdir -p "$leaf/leaf"
 chown -R "$user" "$leaf"
 echo $$ > "$leaf/leaf/cgroup.procs"
+# Podman leaves a process that holds its namespaces.
+trap 'echo $$ > /sys/fs/cgroup/cgroup.procs; echo 1 > "$leaf/cgroup.kill"' EXIT
 chmod 666 /dev/fuse
 [ ! -e /dev/net/tun ] || chmod 666 /dev/net/tun
 printf '[engine]\ncgroup_manager="cgroupfs"\nevents_logger="file"\n' > "/home/$user/.config/containers/containers.conf"
