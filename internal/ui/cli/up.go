@@ -52,7 +52,7 @@ func (a *app) up() *cobra.Command {
 }
 
 // offerAdoption asks, on a terminal only, whether a changed foldyard.toml is to be adopted. Without a terminal it says that
-// there is something to adopt, and goes on without it.
+// it changed since it was adopted, and goes on without it.
 func (a *app) offerAdoption(ctx context.Context) error {
 	p, err := a.project()
 	if err != nil {
@@ -63,7 +63,9 @@ func (a *app) offerAdoption(ctx context.Context) error {
 		return err
 	}
 	if !term.IsTerminal(a.Stdin) || !term.IsTerminal(a.Stderr) {
-		a.say("foldyard.toml differs from what was adopted: fy config diff, then fy config adopt")
+		if d.Adopted { // that none was ever adopted is told when the box is made
+			a.say("foldyard.toml differs from what was adopted: fy config diff, then fy config adopt")
+		}
 		return nil
 	}
 	prop, err := p.host.Propose(p.checkout)
