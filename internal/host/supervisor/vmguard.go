@@ -17,9 +17,8 @@ import (
 
 // Bounds of what is looked at in a repo. Every path is a word of the container's command line.
 const (
-	maxGitDirs   = 100     // submodules and worktrees
-	maxGitConfig = 1 << 20 // bytes
-	maxMark      = 1 << 12
+	maxGitDirs = 100 // submodules and worktrees
+	maxMark    = 1 << 12
 )
 
 // ownCommonDir in a git directory's commondir leads nowhere else: it is what git takes every main git directory for.
@@ -49,12 +48,7 @@ func guardRepo(dir string, writable []string) (*repoGuard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &repoGuard{root: root, gitDirs: map[string]bool{}, left: maxGitDirs, open: func(p string) bool {
-		return slices.ContainsFunc(writable, func(w string) bool {
-			w = path.Clean(w)
-			return p == w || strings.HasPrefix(p, w+"/")
-		})
-	}}
+	g := &repoGuard{root: root, gitDirs: map[string]bool{}, left: maxGitDirs, open: func(p string) bool { return namespace.LeftOpen(writable, p) }}
 	g.git(".git")
 	if !g.open(".git") {
 		g.led(dir)
@@ -229,7 +223,7 @@ func (g *repoGuard) extended(dir string) bool {
 	return strings.Contains(strings.ToLower(g.config(dir)), "worktreeconfig")
 }
 
-// config reads the configuration of a git directory, as far as maxGitConfig; "" where there is none.
+// config reads the configuration of a git directory, as far as namespace.MaxGitConfig; "" where there is none.
 func (g *repoGuard) config(dir string) string {
 	f, err := g.root.OpenFile(path.Join(dir, "config"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -239,7 +233,7 @@ func (g *repoGuard) config(dir string) string {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	text, err := io.ReadAll(io.LimitReader(f, namespace.MaxGitConfig))
 	if err != nil {
 		return ""
 	}

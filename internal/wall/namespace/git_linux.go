@@ -140,7 +140,7 @@ func (g *guard) extended(dir string) bool {
 	return strings.Contains(strings.ToLower(g.config(dir)), "worktreeconfig")
 }
 
-// config reads the configuration of the git directory dir, as far as maxGitConfig. It is "" where there is none, or a link, which is told.
+// config reads the configuration of the git directory dir, as far as MaxGitConfig. It is "" where there is none, or a link, which is told.
 func (g *guard) config(dir string) string {
 	fd, err := openBelow(g.repo, path.Join(dir, "config"), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
@@ -151,7 +151,7 @@ func (g *guard) config(dir string) string {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxGitConfig))
+	text, err := io.ReadAll(io.LimitReader(f, MaxGitConfig))
 	if err != nil {
 		return ""
 	}

@@ -8,8 +8,13 @@ import (
 	"strings"
 )
 
-// maxGitConfig bounds what is read of a repo's .git/config, in bytes.
-const maxGitConfig = 1 << 20
+// MaxGitConfig bounds what is read of a repo's .git/config, in bytes.
+const MaxGitConfig = 1 << 20
+
+// LeftOpen tells whether p, a path in the repo, is one that [box] writable of config.toml leaves open to the box, or lies below one.
+func LeftOpen(writable []string, p string) bool {
+	return slices.ContainsFunc(writable, func(w string) bool { return under(p, path.Clean(w)) })
+}
 
 // LedBy says where the text of a repository's .git/config leads git in repo: to files that it includes, and to directories whose
 // programs it executes. Both are paths in repo.

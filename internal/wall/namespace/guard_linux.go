@@ -27,9 +27,7 @@ type guard struct {
 const gitModules = 1000
 
 func (g *guard) protect(writable []string) {
-	open := func(p string) bool {
-		return slices.ContainsFunc(writable, func(w string) bool { return under(p, strings.TrimSuffix(path.Clean(w), "/")) })
-	}
+	open := func(p string) bool { return LeftOpen(writable, p) }
 	g.git(".git", open)
 	if !open(".git") {
 		g.hooks(g.at, open)
