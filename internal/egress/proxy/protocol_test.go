@@ -272,6 +272,33 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
+// B11: an answer that overtakes a body which was asked for costs no connection.
+func TestAnswerOvertakesAwaitedBody(t *testing.T) {
+	w := newWorld(t)
+	w.allow("a.test:80")
+	w.raw("a.test:80", func(c net.Conn) {
+		br := bufio.NewReader(c)
+		for range 2 {
+			if _, err := readUntil(br, "\r\n\r\n"); err != nil {
+				return
+			}
+			fmt.Fprint(c, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n")
+			_, _ = io.CopyN(io.Discard, br, 5)
+		}
+	})
+	c, err := w.dial(byRedirect, "a.test:80")
+	ok(t, err)
+	for range 2 {
+		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+		for _, want := range []string{"HTTP/1.1 100", "HTTP/1.1 204"} {
+			if l, err := readUntil(c, "\r\n\r\n"); !strings.HasPrefix(l, want) || strings.Contains(l, "close") {
+				t.Fatalf("got %q %v, want %s", l, err, want)
+			}
+		}
+		fmt.Fprint(c, "hello")
+	}
+}
+
 // B12: interim answers are passed on, then the real one.
 func TestEarlyHints(t *testing.T) {
 	pairs(t, func(t *testing.T, h2 bool, up web) {

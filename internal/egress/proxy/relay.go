@@ -79,6 +79,9 @@ type exchange struct {
 	closing bool // the client wants the connection closed after it
 	sent    int64
 
+	continued bool // the client was told to send the body it holds back
+	withheld  bool // the client holds the body back, and will not send it
+
 	replayed bool // it is to be sent again with another credential
 }
 
@@ -213,6 +216,7 @@ func (x *exchange) head() error {
 		if err := s.bw.Flush(); err != nil {
 			return &clientError{err}
 		}
+		x.continued = x.continued || s.resp.Status == http.StatusContinue
 	}
 	return &http1.Error{Status: http.StatusBadGateway, Why: "interim answers without end"}
 }
@@ -239,7 +243,8 @@ func (x *exchange) answer() (keep bool) {
 	if recoded {
 		p.Length = http1.Chunked
 	}
-	p.Close = x.closing || x.up != nil && s.req.Expect100 && !x.up.over()
+	x.withheld = x.up != nil && s.req.Expect100 && !x.continued && !x.up.over()
+	p.Close = x.closing || x.withheld
 	switch {
 	case p.Length == http1.UntilClose && s.req.Minor > 0 && !p.NoBody:
 		p.Length = http1.Chunked
@@ -298,7 +303,7 @@ func (x *exchange) finishUpload() bool {
 	if x.up == nil {
 		return true
 	}
-	if !x.up.over() && !(x.s.req.Expect100 && x.s.resp.Close) { // that body will not come
+	if !x.up.over() && !x.withheld {
 		t := time.NewTimer(afterAnswer)
 		defer t.Stop()
 		select {
