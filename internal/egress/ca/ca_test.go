@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -431,6 +432,33 @@ func TestMintingIsBoundedPerBox(t *testing.T) {
 	if err := get("greedy", 99); err != nil {
 		t.Errorf("a second later: %v", err)
 	}
+}
+
+func TestPrepareMintsWhatGetReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLeaves(authority(t, now), func() time.Time { return now }, Limits{PerSecond: 1, Burst: 1})
+		a, b := host(t, "a.test"), host(t, "b.test")
+		if !l.Prepare(t.Context(), "box", a) {
+			t.Error("a.test is not new")
+		}
+		synctest.Wait()
+		if l.Len() != 1 || l.Prepare(t.Context(), "box", a) {
+			t.Errorf("%d leaves, or a.test is new still", l.Len())
+		}
+		if !l.Prepare(t.Context(), "box", b) {
+			t.Error("b.test is not new")
+		}
+		synctest.Wait()
+		if _, err := l.Get(t.Context(), "box", a); err != nil {
+			t.Errorf("control: %v", err)
+		}
+		if _, err := l.Get(t.Context(), "box", b); !errors.Is(err, ErrLimit) || l.Len() != 1 {
+			t.Errorf("what is prepared costs nothing: %v", err)
+		}
+		if _, err := l.Get(t.Context(), "other", b); err != nil {
+			t.Errorf("another box pays: %v", err)
+		}
+	})
 }
 
 func TestGetRefusesNonsense(t *testing.T) {

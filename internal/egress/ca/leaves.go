@@ -90,12 +90,12 @@ func (l *Leaves) Get(ctx context.Context, box string, h dest.Host) (*tls.Certifi
 	if c, ok := l.cached(h, now); ok {
 		return c, nil
 	}
-	if !l.budget(box).AllowN(now, 1) {
-		return nil, fmt.Errorf("mint a certificate for %s: %w", h, ErrLimit)
-	}
-	v, err, _ := l.group.Do(h.String(), func() (any, error) {
+	v, err, _ := l.group.Do(box+" "+h.String(), func() (any, error) {
 		if c, ok := l.cached(h, now); ok {
 			return c, nil
+		}
+		if !l.budget(box).AllowN(now, 1) {
+			return nil, ErrLimit
 		}
 		n, err := l.mint(h, now)
 		if err != nil {
@@ -108,6 +108,16 @@ func (l *Leaves) Get(ctx context.Context, box string, h dest.Host) (*tls.Certifi
 		return nil, fmt.Errorf("mint a certificate for %s: %w", h, err)
 	}
 	return v.(*tls.Certificate), nil
+}
+
+// Prepare begins to mint the leaf for h where a Get would have to, and reports
+// whether it would. It does not wait.
+func (l *Leaves) Prepare(ctx context.Context, box string, h dest.Host) bool {
+	if _, ok := l.cached(h, l.now()); ok || h.IsZero() {
+		return false
+	}
+	go func() { _, _ = l.Get(ctx, box, h) }() // whoever needs it asks again
+	return true
 }
 
 func (l *Leaves) cached(h dest.Host, now time.Time) (*tls.Certificate, bool) {

@@ -75,6 +75,7 @@ type Dialer struct {
 	lim     Limits
 	slots   chan struct{}
 	base    *tls.Config
+	ahead   ahead
 	lookup  func(ctx context.Context, name string) ([]netip.Addr, error)
 	connect func(ctx context.Context, a netip.AddrPort, check func(netip.Addr) error) (*net.TCPConn, error)
 }
@@ -194,7 +195,7 @@ func (d *Dialer) resolve(ctx context.Context, t dest.Target) ([]netip.Addr, erro
 	}
 	phase, cancel := context.WithTimeout(ctx, d.lim.Resolve)
 	defer cancel()
-	addrs, err := d.lookup(phase, t.Host.Name())
+	addrs, err := d.ask(phase, t.Host.Name())
 	if err == nil && len(addrs) == 0 {
 		err = errNoAddress
 	}

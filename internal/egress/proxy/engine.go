@@ -33,6 +33,9 @@ type Dialer interface {
 	Dial(ctx context.Context, t dest.Target, internal bool) (net.Conn, netip.AddrPort, error)
 	// DialTLS is Dial and a handshake that verified t's certificate.
 	DialTLS(ctx context.Context, t dest.Target, internal bool, alpn ...string) (*tls.Conn, netip.AddrPort, error)
+	// LookAhead begins to resolve the name of t for a dial soon; it does not
+	// wait, and connects to nothing.
+	LookAhead(ctx context.Context, t dest.Target)
 }
 
 // Forwarder is a Dialer that may have to send plain HTTP requests to the
@@ -46,6 +49,9 @@ type Forwarder interface {
 // Leaves gives the certificate to answer for a host with. ca.Leaves does.
 type Leaves interface {
 	Get(ctx context.Context, box string, h dest.Host) (*tls.Certificate, error)
+	// Prepare is Get without waiting, ahead of one. It reports whether h is
+	// new: nothing is cached for it.
+	Prepare(ctx context.Context, box string, h dest.Host) bool
 }
 
 // Ask is a refused connection or request whose box waits for the operator.

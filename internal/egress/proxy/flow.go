@@ -175,6 +175,9 @@ func (e *Engine) permitted(c *client, n *note, d policy.Decision) (r road) {
 			return road{}
 		}
 	}
+	if d.Mode != policy.Tunnel && c.target.Port == 443 {
+		e.foresee(c)
+	}
 	if err := c.proceed(); err != nil {
 		n.aborted(err)
 		return road{}
@@ -197,6 +200,15 @@ func (e *Engine) permitted(c *client, n *note, d policy.Decision) (r road) {
 	}
 	c.mute(n, first)
 	return road{}
+}
+
+// foresee begins what the first request to a granted host will wait for, while
+// the client turns to its handshake: the leaf, and the host's addresses.
+// Nobody is dialled for it.
+func (e *Engine) foresee(c *client) {
+	if e.cfg.Leaves.Prepare(c.ctx, c.box.ID, c.target.Host) {
+		e.cfg.Dialer.LookAhead(c.ctx, c.target)
+	}
 }
 
 // mute ends a permitted connection on which nothing was said that may pass.

@@ -253,6 +253,8 @@ func (fullDialer) Dial(_ context.Context, t dest.Target, _ bool) (net.Conn, neti
 	return nil, netip.AddrPort{}, &dialer.Error{Kind: dialer.KindLimit, Target: t, Err: errors.New("too many dials at once")}
 }
 
+func (fullDialer) LookAhead(context.Context, dest.Target) {}
+
 func (d fullDialer) DialTLS(ctx context.Context, t dest.Target, internal bool, _ ...string) (*tls.Conn, netip.AddrPort, error) {
 	_, at, err := d.Dial(ctx, t, internal)
 	return nil, at, err

@@ -1,13 +1,16 @@
 package proxy
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
 
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
 	"foldyard/internal/egress/policy"
 )
 
@@ -128,5 +131,39 @@ func TestPlainHTTP(t *testing.T) {
 		if w.dialled("b.test:80") != 0 {
 			t.Error("a refused host was dialled")
 		}
+	}
+}
+
+// What is looked up ahead of a request is a granted name that is new, and
+// nobody is dialled for it.
+func TestOnlyGrantedNamesAreLookedUpAhead(t *testing.T) {
+	for _, by := range ways() {
+		t.Run(string(by), func(t *testing.T) {
+			w := newWorld(t)
+			w.allow("a.test")
+			w.tunnel("tunnel.test")
+			for _, host := range []string{"a.test", "tunnel.test"} {
+				w.web(host+":443", webH1, func(http.ResponseWriter, *http.Request) {})
+			}
+			for range 2 {
+				w.tls(by, "a.test:443", "a.test").Close()
+			}
+			if n := w.dialled("a.test:443"); n != 0 {
+				t.Errorf("dialled %d times for handshakes", n)
+			}
+			if c, err := w.dial(by, "refused.test:443"); err == nil {
+				_ = tls.Client(c, &tls.Config{RootCAs: w.trust, ServerName: "refused.test"}).Handshake()
+				c.Close()
+			}
+			if c, err := w.dial(by, "tunnel.test:443"); err == nil {
+				_ = tls.Client(c, &tls.Config{RootCAs: w.roots, ServerName: "tunnel.test"}).Handshake()
+				c.Close()
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if want := map[dest.Target]int{target("a.test:443"): 1}; !maps.Equal(w.ahead, want) {
+				t.Errorf("looked up %v, want %v", w.ahead, want)
+			}
+		})
 	}
 }

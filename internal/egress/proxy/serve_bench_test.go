@@ -30,6 +30,8 @@ func (d toLoopback) Dial(ctx context.Context, t dest.Target, internal bool) (net
 	return d.Dialer.Dial(ctx, t, internal)
 }
 
+func (toLoopback) LookAhead(context.Context, dest.Target) {}
+
 func (d toLoopback) DialTLS(ctx context.Context, t dest.Target, internal bool, alpn ...string) (*tls.Conn, netip.AddrPort, error) {
 	nc, at, err := d.Dial(ctx, t, internal)
 	if err != nil {

@@ -46,6 +46,7 @@ type world struct {
 	at      map[dest.Target]string // where origins listen
 	classes map[dest.Target]dest.Class
 	dials   map[dest.Target]int
+	ahead   map[dest.Target]int
 	shared  map[string]bool // names that an origin has a certificate for besides its own; set before it is reached
 	records []*capture.Record
 	arrived chan struct{}
@@ -61,7 +62,7 @@ const testBox = "box1"
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	w := &world{
-		t: t, at: map[dest.Target]string{}, dials: map[dest.Target]int{}, classes: map[dest.Target]dest.Class{},
+		t: t, at: map[dest.Target]string{}, dials: map[dest.Target]int{}, ahead: map[dest.Target]int{}, classes: map[dest.Target]dest.Class{},
 		ctx: t.Context(), toward: map[uint16]netip.AddrPort{}, names: map[netip.Addr]dest.Host{}, arrived: make(chan struct{}, 1),
 		file: policy.File{Version: 1, Generation: 1, Enforce: true},
 	}
@@ -304,6 +305,12 @@ func (d *worldDialer) Dial(ctx context.Context, t dest.Target, internal bool) (n
 		return nil, netip.AddrPort{}, &dialer.Error{Kind: k, Target: t, Err: err}
 	}
 	return nc, must(netip.ParseAddrPort(addr)), nil
+}
+
+func (d *worldDialer) LookAhead(_ context.Context, t dest.Target) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ahead[t]++
 }
 
 func (d *worldDialer) DialTLS(ctx context.Context, t dest.Target, internal bool, alpn ...string) (*tls.Conn, netip.AddrPort, error) {
