@@ -122,9 +122,18 @@ func (c *checker) machine(m *Machine) {
 			c.bad(key, "want at least 256MiB, in whole MiB, got %s", s)
 		}
 	}
+	named := m.Image == "debian" || m.Image == "fedora" // their digests are ours to know
 	switch {
+	case named && m.Backend == Podman:
+		c.bad("machine.image", "%s is for lima", m.Image)
+	case named:
+		for _, key := range []string{"machine.digest", "machine.kernel", "machine.initrd"} {
+			if c.set(key) {
+				c.bad(key, "image = %q has its own", m.Image)
+			}
+		}
 	case c.set("machine.image") && !c.set("machine.digest"):
-		c.bad("machine.image", `wants digest = "sha256:…" or "sha512:…" too`)
+		c.bad("machine.image", `wants digest = "sha256:…" or "sha512:…" too, or is debian or fedora`)
 	case c.set("machine.digest") && !digestRE().MatchString(m.Digest):
 		c.bad("machine.digest", `want "sha256:" and 64 hexadecimal digits, or "sha512:" and 128, got %s`, quote(m.Digest))
 	}

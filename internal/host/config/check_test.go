@@ -217,6 +217,10 @@ func TestMachine(t *testing.T) {
 		{name: "huge size", repo: lima + "memory = \"99999999999TiB\"\n", want: []string{"want a size"}},
 		{name: "image with digest", repo: lima + "image = \"https://img.test/a.qcow2\"\n" + digest},
 		{name: "image without", repo: lima + "image = \"https://img.test/a.qcow2\"\n", want: []string{`machine.image: wants digest`}},
+		{name: "debian", repo: lima + "image = \"debian\"\n"},
+		{name: "debian's digest", repo: lima + "image = \"debian\"\ndigest = \"sha256:" + strings.Repeat("0a", 32) + "\"\n", want: []string{`machine.digest: image = "debian" has its own`}},
+		{name: "fedora's kernel", repo: lima + "image = \"fedora\"\nkernel = \"/vm/vmlinuz\"\n", want: []string{`machine.kernel: image = "fedora" has its own`}},
+		{name: "debian in podman machine", repo: "[machine]\nbackend = \"podman\"\nimage = \"debian\"\n", want: []string{"machine.image: debian is for lima"}},
 		{name: "bad digest", repo: lima + "image = \"a\"\ndigest = \"sha256:12\"\n", want: []string{"machine.digest: want"}},
 		{name: "kernel alone", repo: lima + "kernel = \"k\"\n", want: []string{"machine.kernel: wants image too"}},
 	})

@@ -57,7 +57,7 @@ type Machine struct {
 	CPUs         int    `toml:"cpus" doc:"CPUs of the VM. lima and podman."`
 	Memory       Size   `toml:"memory" doc:"Memory of the VM. lima and podman."`
 	Disk         Size   `toml:"disk" doc:"Disk of the VM. lima and podman."`
-	Image        string `toml:"image" doc:"Disk image of the VM: an https URL or a path. Wants digest."`
+	Image        string `toml:"image" doc:"Disk image of the VM: debian, fedora, or an https URL or a path, which wants digest. lima: debian if none is named."`
 	Digest       string `toml:"digest" doc:"Digest of image: sha256:… or sha512:… ."`
 	Kernel       string `toml:"kernel" doc:"Kernel to boot image with."`
 	Initrd       string `toml:"initrd" doc:"Initial RAM disk to boot image with."`

@@ -23,6 +23,7 @@ func TestBadStartIsExplainedAndLeavesNothingRunning(t *testing.T) {
 		{"something else at create", knobCreate, "the moon is full", "was not made", "fy doctor"},
 		{"something else at start", knobStart, "the moon is full", "did not come up", "fy machine rm"},
 		{"no nftables", knobBoot, "== firewall\nthis image has no /usr/sbin/nft: install nftables in it\nstopped at: firewall (exit 1)\n", "no /usr/sbin/nft", "image"},
+		{"no mirror", knobBoot, "== packages\napt-get update failed, and this image has no podman\nstopped at: packages (exit 1)\n", "packages", "mirrors"},
 		{"no systemd", knobBoot, "== firewall\nthis image has no systemd\nstopped at: firewall (exit 1)\n", "no systemd", "image"},
 		{"no trust store", knobBoot, "== certificate\nthis image has neither update-ca-certificates nor update-ca-trust\nstopped at: certificate (exit 1)\n", "certificate", "image"},
 		{"no report and no reason", knobBoot, "== user\n", "did not come up", "fy machine rm"},

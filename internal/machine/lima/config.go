@@ -18,6 +18,9 @@ func gateway() netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 5, 2}) }
 // marker begins each instance's configuration that foldyard made.
 const marker = "# foldyard machine: made by fy, rewritten by fy up\n"
 
+// named begins an instance's images where they are a distribution's. A disk that was made from an older one stays.
+const named = "# the image of "
+
 // cmdline boots a kernel that is given beside the image: the image's root has the label rootfs.
 const cmdline = "root=LABEL=rootfs ro console=ttyS0 net.ifnames=0 mitigations=off quiet audit=0"
 
@@ -33,20 +36,6 @@ func (p platform) arch() string {
 	return "x86_64"
 }
 
-// checkImage refuses a machine without an image, and an image without a digest.
-func checkImage(s machine.Spec) error {
-	if s.Image == "" {
-		return &machine.Error{
-			Detail: "no image for the VM: foldyard has none of its own, and takes none without its checksum",
-			Fix:    `set [machine] image = "/path/guest.qcow2" and digest = "sha256:…" (sha256sum guest.qcow2), then fy config adopt; docs/manual/lima.md says what must be in it, and how to make one`,
-		}
-	}
-	if !digestRE().MatchString(s.Digest) {
-		return &machine.Error{Detail: fmt.Sprintf("digest %q of the VM's image", s.Digest), Fix: `[machine] digest wants sha256: and 64 hexadecimal digits, or sha512: and 128`}
-	}
-	return nil
-}
-
 // guestOf is the firewall of a machine.
 func guestOf(s machine.Spec) ruleset.Guest {
 	return ruleset.Guest{Gateway: gateway(), Services: ruleset.Ports{First: s.Band, Last: s.Band + uint16(s.Services) - 1}, DNS: s.DNS}
@@ -57,7 +46,8 @@ func (p platform) render(s machine.Spec) (config, digest string, err error) {
 	if err := s.Check(); err != nil {
 		return "", "", err
 	}
-	if err := checkImage(s); err != nil {
+	location, sum, name, err := p.image(s)
+	if err != nil {
 		return "", "", err
 	}
 	boot := ruleset.Boot{User: machine.User, UID: s.UID, CA: s.CA, Firewall: s.Firewall, Guest: guestOf(s)}
@@ -76,9 +66,12 @@ func (p platform) render(s machine.Spec) (config, digest string, err error) {
 	w("vmType: %s", vm)
 	w("arch: %s", p.arch())
 	w("images:")
-	w("- location: %s", quote(s.Image))
+	if name != "" {
+		w("%s%s", named, name)
+	}
+	w("- location: %s", quote(location))
 	w("  arch: %s", p.arch())
-	w("  digest: %s", quote(s.Digest))
+	w("  digest: %s", quote(sum))
 	if s.Kernel != "" {
 		w("  kernel: { location: %s, cmdline: %s }", quote(s.Kernel), quote(cmdline))
 		if s.Initrd != "" {

@@ -90,17 +90,18 @@ func (d *Driver) space(spec machine.Spec) machine.Finding {
 // image looks at the VM's image: that there is one, and that one on this computer is what its digest says.
 func (d *Driver) image(ctx context.Context, spec machine.Spec) machine.Finding {
 	const name = "VM image"
-	if err := checkImage(spec); err != nil {
-		return machine.Found(name, "", err)
-	}
-	if !strings.HasPrefix(spec.Image, "/") {
-		return machine.Finding{Name: name, State: "ok", Detail: spec.Image + ": fetched and checked at the first start"}
-	}
-	f, err := readable(spec.Image)
+	location, digest, _, err := d.p.image(spec)
 	if err != nil {
 		return machine.Found(name, "", err)
 	}
-	kind, want, _ := strings.Cut(spec.Digest, ":")
+	if !strings.HasPrefix(location, "/") {
+		return machine.Finding{Name: name, State: "ok", Detail: location + ": fetched and checked at the first start"}
+	}
+	f, err := readable(location)
+	if err != nil {
+		return machine.Found(name, "", err)
+	}
+	kind, want, _ := strings.Cut(digest, ":")
 	got, err := sumOf(ctx, f, kind)
 	if err == nil && got != want {
 		err = &machine.Error{Detail: fmt.Sprintf("%s has the digest %s:%s, and another is configured", f, kind, got), Fix: "set [machine] digest to that, if this is the image you mean"}
@@ -179,7 +180,7 @@ func (s seen) findings(now time.Time) []machine.Finding {
 		boot = machine.Finding{Name: "VM boot", State: "fail", Detail: "the VM firewall's unit is not active", Fix: anew}
 	case err == nil:
 	case s.stopped() != "":
-		boot = machine.Finding{Name: "VM boot", State: "fail", Detail: "the boot script stopped at: " + s.stopped(), Fix: "mend the VM's image ([machine] image), then fy machine rm and fy up"}
+		boot = machine.Finding{Name: "VM boot", State: "fail", Detail: "the boot script stopped at: " + s.stopped(), Fix: bootFix(s.stopped())}
 	default:
 		boot = machine.Finding{Name: "VM boot", State: "fail", Detail: "no boot report", Fix: anew}
 	}

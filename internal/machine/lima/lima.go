@@ -184,7 +184,7 @@ func (d *Driver) changeable(config string) error {
 		return nil //nolint:nilerr // there is none, or State says what is wrong with it
 	}
 	old := string(b)
-	if section(old, "images:", "cpus:") != section(config, "images:", "cpus:") {
+	if was, now := section(old, "images:", "cpus:"), section(config, "images:", "cpus:"); was != now && (nameOf(was) == "" || nameOf(was) != nameOf(now)) {
 		return &machine.Error{
 			Detail: "the VM was made from another image than is configured",
 			Fix:    "fy machine rm, then fy up: its disk goes, and the box's kept home with it; or set [machine] image and digest back",
@@ -204,6 +204,16 @@ func section(config, from, to string) string {
 	_, rest, _ := strings.Cut(config, "\n"+from+"\n")
 	part, _, _ := strings.Cut(rest, "\n"+to)
 	return part
+}
+
+// nameOf is the distribution whose image an instance has, "" for one of the operator's own.
+func nameOf(images string) string {
+	rest, ok := strings.CutPrefix(images, named)
+	if !ok {
+		return ""
+	}
+	name, _, _ := strings.Cut(rest, "\n")
+	return name
 }
 
 // diskOf is the disk of a configuration, in MiB; 0 if it cannot be told.

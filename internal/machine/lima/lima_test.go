@@ -28,6 +28,9 @@ func testSpec() machine.Spec {
 
 func TestConfigGoldens(t *testing.T) {
 	own := testSpec()
+	unnamed, fedora := testSpec(), testSpec()
+	unnamed.Image, unnamed.Digest = "", ""
+	fedora.Image, fedora.Digest = "fedora", ""
 	own.Kernel, own.Initrd, own.Image, own.Firewall = "/vm/vmlinuz", "/vm/initrd.img", "/vm/guest.qcow2", false
 	for name, tt := range map[string]struct {
 		p platform
@@ -36,6 +39,10 @@ func TestConfigGoldens(t *testing.T) {
 		"linux.yaml":      {platform{"linux", "amd64"}, testSpec()},
 		"darwin.yaml":     {platform{"darwin", "arm64"}, testSpec()},
 		"own-kernel.yaml": {platform{"linux", "amd64"}, own},
+		"debian.yaml":     {platform{"linux", "amd64"}, unnamed},
+		"debian-arm.yaml": {platform{"darwin", "arm64"}, unnamed},
+		"fedora.yaml":     {platform{"linux", "amd64"}, fedora},
+		"fedora-arm.yaml": {platform{"linux", "arm64"}, fedora},
 	} {
 		got, digest, err := tt.p.render(tt.s)
 		if err != nil {
@@ -43,6 +50,9 @@ func TestConfigGoldens(t *testing.T) {
 		}
 		if !strings.Contains(got, digest) {
 			t.Errorf("%s: the digest is not in it", name)
+		}
+		if tt.s.Image == "" || tt.s.Image == "fedora" { // the rest of it is in the others
+			got, _, _ = strings.Cut(got, "\ncpus:")
 		}
 		path := filepath.Join("testdata", name)
 		if *update {
@@ -63,7 +73,10 @@ func TestConfigGoldens(t *testing.T) {
 func TestBadSpecIsRefused(t *testing.T) {
 	p := platform{"linux", "amd64"}
 	for name, f := range map[string]func(*machine.Spec){
-		"no image":        func(s *machine.Spec) { s.Image = "" },
+		"a digest alone":  func(s *machine.Spec) { s.Image = "" },
+		"debian's digest": func(s *machine.Spec) { s.Image = "debian" },
+		"debian's kernel": func(s *machine.Spec) { s.Image, s.Digest, s.Kernel = "debian", "", "/vm/vmlinuz" },
+		"no such name":    func(s *machine.Spec) { s.Image, s.Digest = "plan9", "" },
 		"no digest":       func(s *machine.Spec) { s.Digest = "" },
 		"a short digest":  func(s *machine.Spec) { s.Digest = "sha256:0a" },
 		"another sum":     func(s *machine.Spec) { s.Digest = "md5:" + strings.Repeat("0a", 32) },
@@ -80,6 +93,49 @@ func TestBadSpecIsRefused(t *testing.T) {
 		if _, _, err := p.render(s); err == nil {
 			t.Errorf("%s: rendered", name)
 		}
+	}
+}
+
+// Every image that can be named has a place and a whole digest, for each architecture.
+func TestDistributionsImages(t *testing.T) {
+	for _, name := range []string{"debian", "fedora"} {
+		for _, arch := range []string{"x86_64", "aarch64"} {
+			location, digest, ok := distribution(name, arch)
+			if !ok || !strings.HasPrefix(location, "https://") || !strings.HasSuffix(location, ".qcow2") || !digestRE().MatchString(digest) {
+				t.Errorf("%s, %s: %q, %q, %t", name, arch, location, digest, ok)
+			}
+		}
+	}
+	if _, _, ok := distribution("debian", "riscv64"); ok {
+		t.Error("control: there is an image of an architecture that was never looked at")
+	}
+}
+
+// A newer fy knows a newer image of a distribution: a disk that was made from the older one stays.
+func TestNewerImageOfADistributionKeepsTheDisk(t *testing.T) {
+	l := newLab(t)
+	spec := labSpec()
+	spec.Image, spec.Digest = "", ""
+	if _, _, err := l.up(spec); err != nil {
+		t.Fatal(err)
+	}
+	config, err := os.ReadFile(l.d.configPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := strings.Replace(string(config), "20260831", "20250831", -1)
+	if older == string(config) {
+		t.Fatal("the configuration does not name the image")
+	}
+	if err := os.WriteFile(l.d.configPath(), []byte(older), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, said, err := l.up(spec); err != nil || !strings.Contains(strings.Join(said, "\n"), "made otherwise") {
+		t.Errorf("a newer image of the same name: %v, said %q", err, said)
+	}
+	spec.Image = "fedora"
+	if _, _, err := l.up(spec); err == nil || !strings.Contains(err.Error(), "another image") {
+		t.Errorf("control: another distribution's: %v", err)
 	}
 }
 

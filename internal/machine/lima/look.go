@@ -132,6 +132,14 @@ func (s seen) stopped() string {
 	return clip(at)
 }
 
+// bootFix is what to do about a boot script that stopped.
+func bootFix(at string) string {
+	if strings.HasPrefix(at, "packages") {
+		return "let this computer reach the distribution's mirrors without a proxy, then fy up; or name an image that has these programs ([machine] image)"
+	}
+	return "mend the VM's image ([machine] image), then fy machine rm and fy up"
+}
+
 // blame says what limactl could not do, by its own words, and what mends it. It leaves e as it is where that cannot be told.
 func (d *Driver) blame(e *machine.Error, text string) {
 	switch {
@@ -160,7 +168,7 @@ func (d *Driver) failed(ctx context.Context, err error, say func(string)) error 
 		text += s["log"]
 		if at := s.stopped(); at != "" {
 			e.Detail = "the VM's boot script stopped at: " + at
-			e.Fix = "mend the VM's image ([machine] image), then fy machine rm and fy up"
+			e.Fix = bootFix(at)
 		}
 		if log := filepath.Join(d.dir(), "boot.log"); s["log"] != "" && os.WriteFile(log, []byte(s["log"]), 0o600) == nil {
 			e.Detail += " (its log ends in " + log + ")"

@@ -38,7 +38,7 @@ func (d *Driver) needs() []need {
 	if d.opt.GOOS != "linux" {
 		return all
 	}
-	const install = "install QEMU (Debian: apt-get install qemu-system qemu-utils)"
+	const install = "install QEMU (Debian: apt-get install qemu-system qemu-utils ovmf)"
 	if d.opt.Getenv("QEMU_SYSTEM_"+strings.ToUpper(d.p.arch())) == "" {
 		all = append(all, need{"QEMU", d.tool("qemu-system-"+d.p.arch(), install)})
 	}

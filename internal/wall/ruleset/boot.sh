@@ -36,6 +36,37 @@ for group in sudo wheel admin adm disk docker lxd libvirt kvm systemd-journal; d
 	if id -nG '@USER@' | tr ' ' '\n' | grep -qx "$group"; then gpasswd -d '@USER@' "$group" || true; fi
 done
 
+step packages
+# Whatever the image fetches by itself it would fetch past the proxy.
+for timer in apt-daily.timer apt-daily-upgrade.timer dnf-makecache.timer dnf5-makecache.timer; do
+	if [ -e "/usr/lib/systemd/system/$timer" ] && [ ! -L "/etc/systemd/system/$timer" ]; then systemctl mask --now "$timer" || true; fi
+done
+# A distribution's own image gets here what it lacks, once, before anybody but root does anything in this machine.
+missing() {
+	for program in nft podman newuidmap newgidmap sudo; do
+		command -v "$program" >/dev/null || printf '%s ' "$program"
+	done
+	command -v slirp4netns >/dev/null || command -v pasta >/dev/null || printf 'slirp4netns '
+}
+MISSING=$(missing)
+if [ -n "$MISSING" ]; then
+	if [ -e @GUEST_TABLE@ ]; then fail "this VM has no $MISSING and is behind its firewall already"; fi
+	echo "fetches what the image lacks: $MISSING"
+	if command -v apt-get >/dev/null; then
+		export DEBIAN_FRONTEND=noninteractive
+		APT='-q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2 -o Acquire::http::Timeout=60'
+		apt-get $APT update || fail "apt-get update failed, and this image has no $MISSING"
+		apt-get $APT install --no-install-recommends nftables podman uidmap slirp4netns passt fuse-overlayfs crun netavark aardvark-dns \
+			catatonit dbus-user-session sudo ca-certificates || fail "apt-get install failed, and this image has no $MISSING"
+	elif command -v dnf >/dev/null; then
+		dnf -y install nftables podman shadow-utils passt sudo ca-certificates || fail "dnf install failed, and this image has no $MISSING"
+	else
+		fail "this image has no $MISSING, and neither apt-get nor dnf"
+	fi
+	MISSING=$(missing)
+	if [ -n "$MISSING" ]; then fail "this image still has no $MISSING"; fi
+fi
+
 step firewall
 CHANGED=
 if [ '@FIREWALL@' = on ]; then

@@ -36,6 +36,37 @@ for group in sudo wheel admin adm disk docker lxd libvirt kvm systemd-journal; d
 	if id -nG 'fy' | tr ' ' '\n' | grep -qx "$group"; then gpasswd -d 'fy' "$group" || true; fi
 done
 
+step packages
+# Whatever the image fetches by itself it would fetch past the proxy.
+for timer in apt-daily.timer apt-daily-upgrade.timer dnf-makecache.timer dnf5-makecache.timer; do
+	if [ -e "/usr/lib/systemd/system/$timer" ] && [ ! -L "/etc/systemd/system/$timer" ]; then systemctl mask --now "$timer" || true; fi
+done
+# A distribution's own image gets here what it lacks, once, before anybody but root does anything in this machine.
+missing() {
+	for program in nft podman newuidmap newgidmap sudo; do
+		command -v "$program" >/dev/null || printf '%s ' "$program"
+	done
+	command -v slirp4netns >/dev/null || command -v pasta >/dev/null || printf 'slirp4netns '
+}
+MISSING=$(missing)
+if [ -n "$MISSING" ]; then
+	if [ -e /etc/foldyard/firewall.nft ]; then fail "this VM has no $MISSING and is behind its firewall already"; fi
+	echo "fetches what the image lacks: $MISSING"
+	if command -v apt-get >/dev/null; then
+		export DEBIAN_FRONTEND=noninteractive
+		APT='-q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=2 -o Acquire::http::Timeout=60'
+		apt-get $APT update || fail "apt-get update failed, and this image has no $MISSING"
+		apt-get $APT install --no-install-recommends nftables podman uidmap slirp4netns passt fuse-overlayfs crun netavark aardvark-dns \
+			catatonit dbus-user-session sudo ca-certificates || fail "apt-get install failed, and this image has no $MISSING"
+	elif command -v dnf >/dev/null; then
+		dnf -y install nftables podman shadow-utils passt sudo ca-certificates || fail "dnf install failed, and this image has no $MISSING"
+	else
+		fail "this image has no $MISSING, and neither apt-get nor dnf"
+	fi
+	MISSING=$(missing)
+	if [ -n "$MISSING" ]; then fail "this image still has no $MISSING"; fi
+fi
+
 step firewall
 CHANGED=
 if [ 'on' = on ]; then
@@ -244,7 +275,7 @@ loginctl enable-linger 'fy'
 step report
 {
 	echo 'foldyard boot report 1'
-	echo 'digest cacaa1d5b5a0b75686e05b2dc82910eecb42aa7e9c53126bc19ff86e939fa51c'
+	echo 'digest d0ee3628aa017322472e418a428d51646dd9840dbc3cc0255b233ee21c74485a'
 	echo 'firewall on'
 	echo "walled $WALLED"
 	echo "boot $(cat /proc/sys/kernel/random/boot_id)"
