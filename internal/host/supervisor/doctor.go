@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -30,9 +32,21 @@ func MachineRows(ctx context.Context, h config.Host, project string, cfg *config
 	return out
 }
 
-// RemoveMachines deletes every project's virtual machine, with what runs from it, for fy uninstall. Supervisors have ended.
-func RemoveMachines(ctx context.Context, h config.Host) error {
-	return lima.RemoveAll(ctx, limaOptions(h, ""))
+// RemoveMachines deletes every project's virtual machine, with what runs from it, for fy uninstall, and says which it could not. Supervisors
+// have ended.
+func RemoveMachines(ctx context.Context, h config.Host, say func(string)) error {
+	errs := []error{lima.RemoveAll(ctx, limaOptions(h, ""))}
+	projects, _ := filepath.Glob(filepath.Join(h.Layout.ProjectsDir(), "*")) // the pattern is ours
+	for _, dir := range projects {
+		command, err := podman.Uninstall(ctx, podmanOptions(h, filepath.Base(dir)))
+		switch {
+		case command != "":
+			say(fmt.Sprintf("a podman machine is left (%v): %s", err, command))
+		case err != nil:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // instanceName is what a project's machine is called.
@@ -46,7 +60,10 @@ func limaOptions(h config.Host, project string) lima.Options {
 }
 
 func podmanOptions(h config.Host, project string) podman.Options {
-	return podman.Options{Name: instanceName(project), Getenv: h.Getenv, GOOS: runtime.GOOS, UID: os.Geteuid()}
+	return podman.Options{
+		Name: instanceName(project), Record: filepath.Join(h.Layout.ProjectsDir(), project, "podman-machine"),
+		Getenv: h.Getenv, GOOS: runtime.GOOS, UID: os.Geteuid(),
+	}
 }
 
 // imageSpec is what the configuration says of a machine.

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,6 +25,7 @@ import (
 // Options say where the driver works.
 type Options struct {
 	Name   string
+	Record string // file that is there while a machine of this name is ours; its directory exists
 	Getenv func(string) string
 	GOOS   string
 	UID    int
@@ -143,6 +145,8 @@ func (d *Driver) state(ctx context.Context, m *listed) machine.Status {
 	switch {
 	case m == nil:
 		return machine.Status{State: machine.Absent}
+	case !d.ours():
+		return machine.Status{State: machine.Foreign, Why: "the podman machine " + d.opt.Name + " was not made by foldyard"}
 	case !m.Running:
 		return machine.Status{State: machine.Stopped}
 	}
@@ -150,6 +154,20 @@ func (d *Driver) state(ctx context.Context, m *listed) machine.Status {
 		return machine.Status{State: machine.Broken, Why: "it runs and does not answer: " + err.Error()}
 	}
 	return machine.Status{State: machine.Running}
+}
+
+// ours tells whether a machine of this name was made by us. podman has no place to say so.
+func (d *Driver) ours() bool {
+	_, err := os.Lstat(d.opt.Record)
+	return err == nil
+}
+
+// foreign refuses to touch somebody else's machine.
+func foreign(st machine.Status) error {
+	if st.State != machine.Foreign {
+		return nil
+	}
+	return &machine.Error{Detail: st.Why, Fix: "give the project another name; or, if nobody needs it, podman machine rm"}
 }
 
 // changes are the flags that make m what spec says.
@@ -191,6 +209,9 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 		return machine.Report{}, err
 	}
 	st := d.state(ctx, m)
+	if err := foreign(st); err != nil {
+		return machine.Report{}, err
+	}
 	var changes []string
 	if m != nil {
 		if changes, err = m.changes(spec); err != nil {
@@ -218,6 +239,9 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 	}
 	if st.State == machine.Absent {
 		say("makes the machine")
+		if err := os.WriteFile(d.opt.Record, nil, 0o600); err != nil {
+			return machine.Report{}, err
+		}
 		args := []string{
 			"machine", "init", "--cpus", fmt.Sprint(spec.CPUs), "--memory", fmt.Sprint(spec.Memory >> 20), "--disk-size", fmt.Sprint(spec.Disk >> 30),
 			"--volume", spec.Repo + ":" + spec.Repo,
@@ -245,7 +269,7 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 // Stop ends the machine.
 func (d *Driver) Stop(ctx context.Context) error {
 	st, err := d.State(ctx)
-	if err != nil || st.State == machine.Absent || st.State == machine.Stopped {
+	if err := errors.Join(err, foreign(st)); err != nil || st.State == machine.Absent || st.State == machine.Stopped {
 		return err
 	}
 	_, err = d.call(ctx, 2*time.Minute, "machine", "stop", d.opt.Name)
@@ -255,11 +279,31 @@ func (d *Driver) Stop(ctx context.Context) error {
 // Remove deletes the machine and its disk.
 func (d *Driver) Remove(ctx context.Context) error {
 	st, err := d.State(ctx)
-	if err != nil || st.State == machine.Absent {
+	if err := errors.Join(err, foreign(st)); err != nil {
 		return err
 	}
-	_, err = d.call(ctx, 2*time.Minute, "machine", "rm", "--force", d.opt.Name)
-	return err
+	if st.State != machine.Absent {
+		if _, err := d.call(ctx, 2*time.Minute, "machine", "rm", "--force", d.opt.Name); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(d.opt.Record); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Uninstall removes the machine if foldyard made one, and returns the command that does where podman cannot be asked any more.
+func Uninstall(ctx context.Context, opt Options) (command string, err error) {
+	d := &Driver{opt: opt}
+	if !d.ours() {
+		return "", nil
+	}
+	made, err := New(ctx, opt)
+	if err != nil {
+		return "podman machine rm --force " + opt.Name, err
+	}
+	return "", made.Remove(ctx)
 }
 
 // Argv is the command line that runs c in the machine.

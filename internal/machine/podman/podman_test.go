@@ -38,7 +38,7 @@ func newStub(t *testing.T) *Driver {
 	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(stub), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(t.Context(), Options{Name: "fy-app", GOOS: "linux", UID: 1000, Getenv: func(name string) string {
+	d, err := New(t.Context(), Options{Name: "fy-app", Record: filepath.Join(dir, "record"), GOOS: "linux", UID: 1000, Getenv: func(name string) string {
 		if name == "PATH" {
 			return dir + ":/usr/bin:/bin"
 		}
@@ -108,5 +108,38 @@ func TestComputerWithoutPodmanIsTold(t *testing.T) {
 		if _, err := New(t.Context(), o); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+// A machine of the same name that somebody else made is left alone.
+func TestForeignMachineIsLeftAlone(t *testing.T) {
+	d := newStub(t)
+	if _, err := d.Up(t.Context(), testSpec(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(d.opt.Record, d.opt.Record+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := d.State(t.Context()); err != nil || st.State != machine.Foreign {
+		t.Errorf("state %+v, %v; want foreign", st, err)
+	}
+	_, up := d.Up(t.Context(), testSpec(), nil)
+	for what, err := range map[string]error{"up": up, "stop": d.Stop(t.Context()), "rm": d.Remove(t.Context())} {
+		var e *machine.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Detail, "not made by foldyard") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if command, err := Uninstall(t.Context(), d.opt); command != "" || err != nil {
+		t.Errorf("uninstall: %q, %v", command, err)
+	}
+	if m, err := d.list(t.Context()); err != nil || m == nil || !m.Running {
+		t.Errorf("it is %+v, %v; want it as it was", m, err)
+	}
+	if err := os.Rename(d.opt.Record+".away", d.opt.Record); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Remove(t.Context()); err != nil {
+		t.Errorf("control, our own: %v", err)
 	}
 }

@@ -47,8 +47,8 @@ type Env struct {
 	Program string // path of this executable, to start the supervisor from
 	// Serve is the supervisor in this process, for fy proxy. It returns when ctx ends.
 	Serve func(ctx context.Context, s Serve) error
-	// RemoveMachines deletes every virtual machine, for fy uninstall.
-	RemoveMachines func(ctx context.Context, h config.Host) error
+	// RemoveMachines deletes every virtual machine, for fy uninstall, and says which it could not.
+	RemoveMachines func(ctx context.Context, h config.Host, say func(string)) error
 	// MachineRows looks, for fy doctor, at what the virtual machine of a project needs.
 	MachineRows func(ctx context.Context, h config.Host, project string, cfg *config.Effective) []doctor.Row
 }

@@ -57,7 +57,7 @@ func (a *app) uninstall() *cobra.Command {
 				}
 			}
 			if a.RemoveMachines != nil {
-				if err := a.RemoveMachines(cmd.Context(), h); err != nil {
+				if err := a.RemoveMachines(cmd.Context(), h, func(line string) { a.say("%s", line) }); err != nil {
 					return fmt.Errorf("remove virtual machines: %w", err)
 				}
 			}
