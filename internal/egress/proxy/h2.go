@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
@@ -200,7 +201,7 @@ func (x *h2exchange) crowded() {
 	d := crowded(x.c.target)
 	if x.c.gauge.refusing.take() {
 		defer x.c.gauge.refusing.give()
-		x.refuse(d)
+		x.say(d)
 		_ = http.NewResponseController(x.w).Flush() // it may be gone
 		return
 	}
@@ -287,7 +288,26 @@ func (c *client) leave(s *stream) {
 }
 
 func (x *h2exchange) refuse(d *denial) {
+	x.say(d)
+	x.linger()
+}
+
+func (x *h2exchange) say(d *denial) {
 	x.n.denied(d)
 	x.n.Status = d.status
 	d.ServeHTTP(x.w, x.r)
+}
+
+// linger gives a client whose body has not come time to read the answer:
+// net/http resets such a stream when its handler ends, and there are clients
+// to whom an answer is lost that comes together with its reset.
+func (x *h2exchange) linger() {
+	if x.r.ContentLength == 0 {
+		return
+	}
+	x.f.e.finish(x.n)
+	rc := http.NewResponseController(x.w)
+	_ = rc.Flush() // the client may be gone, which shows in the reads
+	_ = rc.SetReadDeadline(time.Now().Add(x.f.e.lim.Linger))
+	_, _ = io.CopyN(io.Discard, x.r.Body, lingerBytes)
 }

@@ -319,3 +319,65 @@ func TestWhatIsNoHTTP2(t *testing.T) {
 		}
 	}
 }
+
+// A refusal comes before the reset of a stream whose body has not come, and
+// without one where it comes.
+func TestRefusedUploadOverHTTP2(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		t.Run(fmt.Sprint(comes), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(c *Config) {
+				c.Limits.Linger = map[bool]time.Duration{true: time.Minute, false: 10 * time.Millisecond}[comes]
+			})
+			w.allow("GET a.test")
+			w.web("a.test:443", webH1, greet)
+			f, _ := frames(t, w.tls(byConnect, "a.test:443", "a.test", "h2"), 65535)
+			ok(t, f.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: 1, EndHeaders: true,
+				BlockFragment: block(":method", "POST", ":scheme", "https", ":authority", "a.test", ":path", "/", "expect", "100-continue"),
+			}))
+			var told string
+			var size int
+			for over := false; !over; {
+				frame, err := f.ReadFrame()
+				ok(t, err)
+				if frame.Header().StreamID != 1 {
+					continue
+				}
+				told += frame.Header().Type.String() + " "
+				switch frame := frame.(type) {
+				case *http2.DataFrame:
+					size += len(frame.Data())
+					over = frame.StreamEnded()
+					if comes && !over {
+						ok(t, f.WriteData(1, true, []byte("the body")))
+					}
+				case *http2.RSTStreamFrame:
+					t.Fatalf("%s: reset before the end of the answer", told)
+				}
+			}
+			if told != "HEADERS DATA DATA " || size == 0 {
+				t.Errorf("%d bytes in %s", size, told)
+			}
+			if comes {
+				ok(t, sendHead(f, 3, headOfA()))
+				for answered := false; !answered; {
+					frame, err := f.ReadFrame()
+					ok(t, err)
+					if frame.Header().Type == http2.FrameRSTStream {
+						t.Error("a stream that was over is reset")
+					}
+					data, is := frame.(*http2.DataFrame)
+					answered = is && data.StreamEnded()
+				}
+			} else {
+				frame, err := f.ReadFrame()
+				ok(t, err)
+				if r, is := frame.(*http2.RSTStreamFrame); !is || r.ErrCode != http2.ErrCodeNo {
+					t.Errorf("%v after the answer", frame)
+				}
+			}
+			w.sawReason("a.test", policy.ReasonMethodOrPath)
+		})
+	}
+}
