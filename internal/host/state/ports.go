@@ -15,8 +15,9 @@ import (
 // true.
 const (
 	BandSize  = 200
-	FirstBand = 41000    // where the first begins
-	LastBand  = 48800    // and the last
+	FirstBand = 21000    // where the first begins
+	LastBand  = 28800    // and the last: below those that Linux and macOS take for connections that go out
+	lastKept  = 48800    // the last that an earlier fy gave: it stays its project's
 	maxPorts  = 64 << 10 // bytes of ports.json
 )
 
@@ -121,7 +122,7 @@ func (l Layout) readPorts() (portsFile, error) {
 		switch {
 		case CheckName(name) != nil:
 			return damaged("a name that is no project's")
-		case base < FirstBand || base > LastBand || (base-FirstBand)%BandSize != 0:
+		case base < FirstBand || base > lastKept || (base-FirstBand)%BandSize != 0:
 			return damaged(fmt.Sprintf("%s has port %d, which begins no band", name, base))
 		case owner[base] != "":
 			return damaged(fmt.Sprintf("%s and %s share a band", owner[base], name))

@@ -66,13 +66,33 @@ func TestBandsEnd(t *testing.T) {
 	}
 }
 
+// No port of a band is one that Linux, or macOS, takes by itself. A project keeps the band that an earlier fy gave it.
+func TestBandsAreNotForConnectionsThatGoOut(t *testing.T) {
+	if last := LastBand + BandSize - 1; last >= 32768 {
+		t.Errorf("the last band ends at %d", last)
+	}
+	l := portsLayout(t)
+	if err := EnsureDir(l.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(l.PortsFile(), []byte(`{"version":1,"bands":{"old":41000}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if base, err := l.Band(t.Context(), "old"); err != nil || base != 41000 {
+		t.Errorf("the old project has %d, %v", base, err)
+	}
+	if base, err := l.Band(t.Context(), "new"); err != nil || base != FirstBand {
+		t.Errorf("the new project has %d, %v", base, err)
+	}
+}
+
 func TestDamagedPortsAreRefusedAndKept(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON": "x", "another version": `{"version":2,"bands":{}}`, "no bands": `{"version":1}`,
-		"a shared band":       `{"version":1,"bands":{"a":41000,"b":41000}}`,
-		"a port of no band":   `{"version":1,"bands":{"a":41001}}`,
+		"a shared band":       `{"version":1,"bands":{"a":21000,"b":21000}}`,
+		"a port of no band":   `{"version":1,"bands":{"a":21001}}`,
 		"a port of the world": `{"version":1,"bands":{"a":22}}`,
-		"a name that is path": `{"version":1,"bands":{"../a":41000}}`,
+		"a name that is path": `{"version":1,"bands":{"../a":21000}}`,
 	} {
 		l := portsLayout(t)
 		if err := EnsureDir(l.StateDir); err != nil {

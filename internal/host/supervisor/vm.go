@@ -277,7 +277,10 @@ func (s *Supervisor) vmServe() (err error) {
 	packet, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(loopback(v.band+state.PortDNS)))
 	if err != nil {
 		_, _ = engine.Close(), stream.Close()
-		return fmt.Errorf("listen for names: %w", err)
+		return &control.Error{
+			Code: control.CodeHost, Detail: fmt.Sprintf("UDP port %d of this project's band is taken: %v", v.band+state.PortDNS, err),
+			Hint: fmt.Sprintf("end the process that ss -ulnp (macOS: lsof -iUDP:%d) shows there; the band is in %s", v.band+state.PortDNS, s.opt.Host.Layout.PortsFile()),
+		}
 	}
 	if v.table == nil {
 		v.table = dns.NewTable(0)
@@ -344,7 +347,7 @@ func (s *Supervisor) bandListener(port uint16) (*net.TCPListener, error) {
 	}
 	return nil, &control.Error{ // Linux gives such ports to connections that go out
 		Code: control.CodeHost, Detail: detail + ", and nobody listens there: a connection may go out from it",
-		Hint: fmt.Sprintf("try again; to keep them free on Linux: sudo sysctl net.ipv4.ip_local_reserved_ports=%d-%d", state.FirstBand, state.LastBand+state.BandSize-1),
+		Hint: fmt.Sprintf("try again; to keep it free on Linux: sudo sysctl net.ipv4.ip_local_reserved_ports=%d", port),
 	}
 }
 

@@ -34,15 +34,15 @@ tell "limactl shell fy-vm podman exec BOX true" "$(tr '\n' ' ' < "$DIR/lima"), m
 part "64 MiB from the guest: through the proxy, and from a listener on the host, bytes a second"
 way=$("$FY" exec -- sh -c 'echo $http_proxy')
 head -c 67108864 /dev/zero > "$DIR/big"
-(cd "$DIR" && exec python3 -m http.server --bind 127.0.0.1 41098 > /dev/null 2>&1) & # on the project's band, or the firewall refuses it
+(cd "$DIR" && exec python3 -m http.server --bind 127.0.0.1 21098 > /dev/null 2>&1) & # on the project's band, or the firewall refuses it
 server=$!
 : > "$DIR/proxied"
 : > "$DIR/plain"
 pull() { guest curl -s -o /dev/null -w '%{speed_download}' "$@"; }
-until pull http://192.168.5.2:41098/origin.pem > /dev/null; do sleep 1; done
+until pull http://192.168.5.2:21098/origin.pem > /dev/null; do sleep 1; done
 for i in 1 2 3 4 5; do
   { pull -x "$way" http://allowed.test/big && echo; } >> "$DIR/proxied"
-  { pull --noproxy '*' http://192.168.5.2:41098/big && echo; } >> "$DIR/plain"
+  { pull --noproxy '*' http://192.168.5.2:21098/big && echo; } >> "$DIR/plain"
 done
 kill "$server"
 tell "through the proxy" "$(tr '\n' ' ' < "$DIR/proxied"), median $(median < "$DIR/proxied")"

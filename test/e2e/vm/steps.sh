@@ -77,12 +77,12 @@ part "another fy with another boot script, and another band of ports"
 want "down" "ended" 0 "$FY" down
 want "nothing runs" "stopped" 0 "$FY" machine status
 want "the supervisor ends" "" 0 "$FY" supervisor stop
-sed -i 's/41000/41600/' "$FOLDYARD_HOME/ports.json"
+sed -i 's/21000/21600/' "$FOLDYARD_HOME/ports.json"
 export FY=$FY2
 config true
 want "up says so, and makes it" "box [0-9a-f]+ runs" 0 "$FY" up
 want "the other script ran" "^== upgraded" 0 guest cat /run/foldyard/boot.log
-want "the way out is on the other band" "@192.168.5.2:41600" 0 "$FY" exec -- sh -c 'echo $http_proxy'
+want "the way out is on the other band" "@192.168.5.2:21600" 0 "$FY" exec -- sh -c 'echo $http_proxy'
 : > "$SEEN"
 want "fy verify passes" "^verdict pass" 0 battery "$DIR/verify-2.json"
 want "nothing of it reached the world, or the host's loopback" "^0\$" 0 seen 'tcp|udp|loop'
