@@ -105,7 +105,7 @@ func (s Spec) Check() error {
 func (s Spec) args() []string {
 	a := []string{
 		"podman", "run", "--detach", "--name", Name(s.ID), "--label", "foldyard.box=" + s.ID, "--hostname", "box",
-		"--pull=never", "--log-driver=none", "--pids-limit=4096", "--security-opt=label=disable",
+		"--pidfile", s.dir() + ".pid", "--pull=never", "--log-driver=none", "--pids-limit=4096", "--security-opt=label=disable",
 		"--entrypoint", Program, "--workdir", s.Repo,
 	}
 	if s.Root {
@@ -244,7 +244,7 @@ func Stop(ctx context.Context, h Host, id string) error {
 	if !idRE().MatchString(id) {
 		return fmt.Errorf("box id %q: want [a-z0-9-]", id)
 	}
-	_, err := h.Run(ctx, nil, "sh", "-c", `podman rm --force --time 0 --ignore "$1" >/dev/null && rm -rf "$2"`, "sh", Name(id), Spec{ID: id}.dir())
+	_, err := h.Run(ctx, nil, "sh", "-c", `podman rm --force --time 0 --ignore "$1" >/dev/null && rm -rf "$2" "$2.pid"`, "sh", Name(id), Spec{ID: id}.dir())
 	if err != nil {
 		return fmt.Errorf("end the container: %w", err)
 	}
@@ -259,9 +259,13 @@ func ResetHome(ctx context.Context, h Host) error {
 	return nil
 }
 
+// runsScript tells whether a container runs: by its first process, for podman takes a second on an emulated machine to say the same.
+const runsScript = `pid=$(cat "$1" 2>/dev/null) && [ "$pid" -gt 1 ] 2>/dev/null && tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qx "$2 " && echo "$pid" && exit
+exec podman ps --quiet --filter "name=^$0\$"`
+
 // Runs reports whether the container of the box id runs.
 func Runs(ctx context.Context, h Host, id string) (bool, error) {
-	out, err := h.Run(ctx, nil, "podman", "ps", "--quiet", "--filter", "name=^"+Name(id)+"$")
+	out, err := h.Run(ctx, nil, "sh", "-c", runsScript, Name(id), Spec{ID: id}.dir()+".pid", Program+" "+PauseVerb)
 	return len(bytes.TrimSpace(out)) > 0, err
 }
 

@@ -82,8 +82,10 @@ func (m *podmanVM) Run(_ context.Context, c machine.Command) ([]byte, error) {
 			}
 		}
 	case strings.Contains(line, "podman ps"):
-		if m.runs[strings.Trim(name("name="), "^$")] {
-			return []byte("id\n"), nil
+		for n := range m.runs {
+			if slices.Contains(c.Argv, n) {
+				return []byte("id\n"), nil
+			}
 		}
 	}
 	return nil, nil

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"foldyard/internal/machine"
@@ -24,6 +25,7 @@ import (
 // Bounds of what is waited for.
 const (
 	sshTimeout   = 40 * time.Second // one connection; an emulated guest is slow
+	keptTimeout  = 15 * time.Second // an answer over one that is there
 	startTimeout = 20 * time.Minute
 	stopTimeout  = 90 * time.Second
 )
@@ -115,7 +117,20 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 		return machine.Report{}, err
 	}
 	w := wanted{digest, spec.Firewall, guestOf(spec), spec.UID}
+	// The guest is asked while limactl looks: each takes its time.
+	var found machine.Report
+	var wrong error
+	var asked sync.WaitGroup
+	askCtx, enough := context.WithCancel(ctx)
+	defer enough()
+	if d.recorded(config) {
+		asked.Go(func() { found, wrong = d.usable(askCtx, w) })
+	}
 	st, err := d.flagged(ctx)
+	if err != nil || st.State != machine.Running {
+		enough()
+	}
+	asked.Wait()
 	if err != nil {
 		return machine.Report{}, err
 	}
@@ -127,14 +142,13 @@ func (d *Driver) Up(ctx context.Context, spec machine.Spec, say func(string)) (m
 	}
 	switch {
 	case st.State == machine.Running && d.recorded(config):
-		r, err := d.usable(ctx, w)
-		if err == nil {
-			return r, nil
+		if wrong == nil {
+			return found, nil
 		}
-		if e := (*machine.Error)(nil); errors.As(err, &e) && !errors.Is(err, machine.ErrNotRunning) {
-			return r, err
+		if e := (*machine.Error)(nil); errors.As(wrong, &e) && !errors.Is(wrong, machine.ErrNotRunning) {
+			return found, wrong
 		}
-		say("the VM is not as it should be (" + err.Error() + "): it is started anew")
+		say("the VM is not as it should be (" + wrong.Error() + "): it is started anew")
 	case st.State == machine.Running:
 		say("the VM was made otherwise: it is stopped, and made as configured")
 	case st.State == machine.Broken:

@@ -27,9 +27,15 @@ true`
 // seen is the guest's word, by part. Absent is "".
 type seen map[string]string
 
-// look asks the guest over a connection of its own, not over one that is kept.
+// look asks the guest: over the connection that is kept, and over one of its own where none is, or no answer comes.
 func (d *Driver) look(ctx context.Context) (seen, error) {
-	out, err := d.ssh(ctx, machine.Command{Argv: []string{"sh", "-c", lookScript}}, "-o", "ControlMaster=no", "-o", "ControlPath=none")
+	c := machine.Command{Argv: []string{"sh", "-c", lookScript}}
+	kept, cancel := context.WithTimeout(ctx, keptTimeout)
+	defer cancel()
+	out, err := d.ssh(kept, c, "-o", "ControlMaster=no")
+	if err != nil && ctx.Err() == nil {
+		out, err = d.ssh(ctx, c, "-o", "ControlMaster=no", "-o", "ControlPath=none")
+	}
 	if err != nil {
 		return nil, err
 	}
