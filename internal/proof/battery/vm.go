@@ -131,6 +131,7 @@ func (o VMOptions) tries(nonce string, ears []netip.AddrPort) []vmTry {
 		add(vmTry{Try: vmprobe.Try{ID: "gateway-ssh", Kind: vmprobe.TCP, Target: at(o.Gateway, port)}, title: "a service of the host's own at the gateway"})
 	}
 	add(vmTry{Try: vmprobe.Try{ID: "metadata", Kind: vmprobe.TCP, Target: "169.254.169.254:80"}, title: "a cloud's metadata service", watched: true})
+	add(vmTry{Try: vmprobe.Try{ID: "link-local-icmp6", Kind: vmprobe.ICMP, Target: router6().String()}, title: "an echo request to the router's link-local address", own: true}) // a container's own link has such a router too
 	add(vmTry{Try: vmprobe.Try{ID: "neighbour", Kind: vmprobe.TCP, Target: "192.168.5.3:443"}, title: "a neighbour on the VM's network"})
 	add(vmTry{Try: vmprobe.Try{ID: "multicast", Kind: vmprobe.UDP, Target: "224.0.0.251:5353"}, title: "neighbours by multicast"})
 	add(vmTry{Try: vmprobe.Try{ID: "dhcp", Kind: vmprobe.UDP, Target: "192.168.5.2:67"}, title: "the network's DHCP server"})
@@ -229,8 +230,11 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 // nowayIPv6 reports whether a try over IPv6 ended before any firewall: in a machine without IPv6 nothing is refused, and nothing shown.
 // A guest that says so without its being so gains nothing: the row counts for nothing, and what arrives was judged before.
 func nowayIPv6(t vmprobe.Try, g vmprobe.Outcome) bool {
-	at, err := netip.ParseAddrPort(t.Target)
-	if err != nil || !at.Addr().Is6() || g.Outcome == vmprobe.Reached {
+	to, err := netip.ParseAddr(t.Target)
+	if err != nil {
+		to = hostOf(t.Target)
+	}
+	if !to.Is6() || g.Outcome == vmprobe.Reached {
 		return false
 	}
 	return strings.Contains(g.Detail, "network is unreachable") || strings.Contains(g.Detail, "no route to host") || strings.Contains(g.Detail, "cannot assign requested address") ||

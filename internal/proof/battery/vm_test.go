@@ -108,6 +108,7 @@ func TestEveryWayOutOfAMachineFails(t *testing.T) {
 		{"a connection to the world", like("tcp4-443", out), "box-tcp4-443", proof.Fail},
 		{"over IPv6", like("tcp6-443", out), "box-tcp6-443", proof.Fail},
 		{"an echo", like("icmp4", out), "user-icmp4", proof.Fail},
+		{"an echo to the router", like("link-local-icmp6", out), "user-link-local-icmp6", proof.Fail},
 		{"sudo", like("sudo", out), "user-sudo", proof.Fail},
 		{"a way out without the token", like("no-token", vmprobe.Outcome{Outcome: vmprobe.Reached, Detail: "HTTP/1.1 200 OK"}), "box-no-token", proof.Unproven},
 		{"a name that a resolver outside answered", like("control-dns", vmprobe.Outcome{Outcome: vmprobe.Reached, Detail: "93.184.216.34"}), "user-dns", proof.Fail},
@@ -292,7 +293,11 @@ func TestMachineWithoutIPv6ShowsNothingOfIt(t *testing.T) {
 	} {
 		c := &Control{}
 		o := vmOptions(c, guest(c, func(t vmprobe.Try) vmprobe.Outcome {
-			if at, err := netip.ParseAddrPort(t.Target); err == nil && at.Addr().Is6() {
+			to, err := netip.ParseAddr(t.Target)
+			if err != nil {
+				to = hostOf(t.Target)
+			}
+			if to.Is6() {
 				return vmprobe.Outcome{Outcome: vmprobe.Refused, Detail: detail}
 			}
 			return held(t)

@@ -31,7 +31,7 @@ const Verb = "__vmprobe"
 const (
 	TCP       = "tcp"       // connect to Target, send Nonce, and hold the connection
 	UDP       = "udp"       // send Nonce to Target
-	ICMP      = "icmp"      // an echo request to Target
+	ICMP      = "icmp"      // an echo request to Target; to a link-local address, on each link
 	Raw       = "raw"       // open a raw socket
 	Packet    = "packet"    // open a packet socket
 	DNS       = "dns"       // ask Target for Name; Detail is the answer
@@ -253,10 +253,34 @@ func (t Try) udp(ctx context.Context) (outcome, detail string) {
 
 func (t Try) icmp(ctx context.Context) (outcome, detail string) {
 	a, err := netip.ParseAddr(t.Target)
-	if err != nil || !a.Is4() {
-		return Failed, "want an IPv4 address"
+	switch {
+	case err != nil:
+		return Failed, "want an address"
+	case a.Is4():
+		return echo(syscall.AF_INET, syscall.IPPROTO_ICMP, 8, 0, &syscall.SockaddrInet4{Addr: a.As4()})
+	case !a.IsLinkLocalUnicast():
+		return echo(syscall.AF_INET6, syscall.IPPROTO_ICMPV6, 128, 129, &syscall.SockaddrInet6{Addr: a.As16()})
 	}
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, syscall.IPPROTO_ICMP)
+	links, err := net.Interfaces()
+	if err != nil {
+		return Failed, err.Error()
+	}
+	outcome, detail = Refused, NoIPv6
+	for _, l := range links {
+		if ctx.Err() != nil || l.Flags&net.FlagLoopback != 0 || l.Flags&net.FlagUp == 0 {
+			continue
+		}
+		outcome, detail = echo(syscall.AF_INET6, syscall.IPPROTO_ICMPV6, 128, 129, &syscall.SockaddrInet6{Addr: a.As16(), ZoneId: uint32(l.Index)}) //nolint:gosec // G115: a link's number
+		if outcome == Reached {
+			return outcome, l.Name + ": " + detail
+		}
+	}
+	return outcome, detail
+}
+
+// echo sends an echo request from a socket that needs no privilege, and waits for its answer.
+func echo(family, protocol int, request, reply byte, to syscall.Sockaddr) (outcome, detail string) {
+	fd, err := syscall.Socket(family, syscall.SOCK_DGRAM, protocol)
 	if err != nil {
 		return Refused, err.Error()
 	}
@@ -265,8 +289,8 @@ func (t Try) icmp(ctx context.Context) (outcome, detail string) {
 	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &wait); err != nil {
 		return Failed, err.Error()
 	}
-	echo := []byte{8, 0, 0xf7, 0xfe, 0, 0, 0, 1} // the kernel fills in identifier and checksum
-	if err := syscall.Sendto(fd, echo, 0, &syscall.SockaddrInet4{Addr: a.As4()}); err != nil {
+	// The kernel fills in the identifier, and on Linux the checksum: this one is an echo request's over IPv4.
+	if err := syscall.Sendto(fd, []byte{request, 0, 0xf7, 0xfe, 0, 0, 0, 1}, 0, to); err != nil {
 		return Refused, err.Error()
 	}
 	var b [64]byte
@@ -276,7 +300,7 @@ func (t Try) icmp(ctx context.Context) (outcome, detail string) {
 		return Silent, "no answer"
 	case err != nil:
 		return Refused, err.Error()
-	case n > 0 && b[0] == 0:
+	case n > 0 && b[0] == reply:
 		return Reached, "answered"
 	}
 	return Silent, "no answer"

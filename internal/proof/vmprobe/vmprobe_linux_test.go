@@ -116,6 +116,19 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+func TestEcho(t *testing.T) {
+	for target, want := range map[string]string{"127.0.0.1": Reached, "::1": Reached, "nobody": Failed} {
+		outcome, detail := Try{Kind: ICMP, Target: target}.run(t.Context())
+		if outcome == Refused { // the system says who may, and whether there is IPv6
+			t.Logf("%s: %s", target, detail)
+			continue
+		}
+		if outcome != want {
+			t.Errorf("%s: %s, %s; want %s", target, outcome, detail, want)
+		}
+	}
+}
+
 func TestNestedHasNamespacesOfItsOwn(t *testing.T) {
 	plan, err := json.Marshal([]Try{{ID: "user", Kind: Run, Argv: []string{"readlink", "/proc/self/ns/user", "/proc/self/ns/net"}}})
 	if err != nil {
