@@ -4,10 +4,12 @@
 # network namespace that has no way out, and tries fy's lima backend on it:
 # box, grants, battery, crashes, reset, upgrade, and the same machine without
 # its firewall. Local origins stand for the internet. What was seen is written
-# to docs/evidence. Ends 77 when this computer cannot build what it needs.
+# to docs/evidence. Ends 77 when this computer cannot build what it needs, or is
+# so slow that no time is left before a step has failed.
 #   FY_VM_CACHE      where limactl, the guest image and its parts are kept (default: .cache/vm)
 #   FY_VM_EVIDENCE   where to write what was seen (default: docs/evidence)
 #   FY_VM_STEPS      speed.sh: measures instead, beside limactl and podman alone
+#   FY_VM_BUDGET     seconds that all of it may take (default: no bound)
 #   FY_VM_KEEP=1     leaves the files of a run, not its processes
 set -euo pipefail
 
@@ -19,8 +21,24 @@ evidence=$(realpath -m "${FY_VM_EVIDENCE:-$repo/docs/evidence}")
 user=fyvm
 export PATH="$PATH:/usr/local/go/bin"
 
-skip() { echo "vm e2e: skipped: $1"; exit 77; }
+lima=
+skip() {
+  [ -z "$lima" ] || kill "$lima" 2> /dev/null || true
+  echo "vm e2e: skipped: $1"
+  exit 77
+}
 stage() { echo "vm e2e: $1 (after $SECONDS s)"; }
+left() { echo $((${FY_VM_BUDGET:-86400} - SECONDS > 1 ? ${FY_VM_BUDGET:-86400} - SECONDS : 1)); }
+bounded() { # bounded WHY CMD…: WHY it is skipped when CMD fails, if that is not for want of time
+  local why=$1 code=0
+  shift
+  timeout -k 10 "$(left)" "$@" || code=$?
+  case $code in
+  0) ;;
+  124) skip "no time is left" ;;
+  *) skip "$why" ;;
+  esac
+}
 [ "$(uname)" = Linux ] || skip "QEMU's emulation is tried on Linux"
 [ "$(uname -m)" = x86_64 ] || skip "the guest image is built for x86_64"
 [ "$(id -u)" = 0 ] || skip "the guest image and the namespace need root"
@@ -39,12 +57,21 @@ id "$user" > /dev/null 2>&1 || useradd -m "$user"
 mkdir -p "$cache"
 exec 9> "$cache/lock"
 flock 9 # two runs build one after the other
-stage "limactl"
-bash "$here/vm/lima.sh" "$cache/lima" || skip "limactl cannot be built: its Go modules cannot be had"
-stage "the guest's packages"
-bash "$here/vm/rootfs.sh" "$cache" || skip "the guest cannot be built: its packages cannot be had"
-stage "the guest's image"
-bash "$here/vm/image.sh" "$cache"
+stage "limactl, and the guest's packages and image"
+[ "$(left)" -gt 600 ] || skip "no time is left"
+timeout -k 10 "$(left)" bash "$here/vm/lima.sh" "$cache/lima" > "$cache/lima.log" 2>&1 &
+lima=$!
+bounded "the guest cannot be built: its packages cannot be had" bash "$here/vm/rootfs.sh" "$cache"
+stage "the guest's packages are there"
+bounded "the guest's image cannot be made" bash "$here/vm/image.sh" "$cache"
+stage "the guest's image is there"
+wait "$lima" || {
+  [ "$?" = 124 ] && skip "no time is left"
+  tail -n 3 "$cache/lima.log"
+  skip "limactl cannot be built: its Go modules cannot be had"
+}
+stage "limactl is there"
+built=$SECONDS
 exec 9>&-
 
 # An fy whose boot script differs, as one of another version does.
@@ -58,6 +85,7 @@ tags=$(go version -m "$fy" | sed -n 's/.*-tags=//p')
 lab=fyvmlab$$ net=fyvmnet$$
 finish() {
   status=$?
+  [ "$status" = 0 ] || [ ! -s "$work/u/now" ] || echo "vm e2e: it ended with $status; the last step was: $(cat "$work/u/now")"
   for pid in $(ip netns pids "$lab" 2> /dev/null) $(ip netns pids "$net" 2> /dev/null); do kill -9 "$pid" 2> /dev/null || true; done
   ip netns del "$lab" 2> /dev/null || true
   ip netns del "$net" 2> /dev/null || true
@@ -65,6 +93,7 @@ finish() {
   exit $status
 }
 trap finish EXIT
+trap 'exit 143' TERM
 
 # The lab has one link to a namespace where every address of the world is the origin's.
 ip netns add "$lab"
@@ -83,6 +112,9 @@ ip -n "$net" addr add 93.184.216.34/32 dev lo
 ip -n "$net" route add local default dev lo table local
 ip -n "$net" -6 route add local default dev lo table 100
 ip -n "$net" -6 rule add pref 40000 lookup 100
+
+# Users of the lab may send echo requests: without the firewall, the machine's reach the world.
+nsenter --net="/run/netns/$lab" sh -c 'echo 0 2147483647 > /proc/sys/net/ipv4/ping_group_range' || true
 
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=origin -addext subjectAltName=DNS:allowed.test,DNS:other.test \
   -keyout "$work/origin.key" -out "$work/origin.pem" 2> /dev/null
@@ -105,10 +137,10 @@ stage "the steps"
 ok=0
 nsenter --net="/run/netns/$lab" setpriv --reuid "$user" --regid "$user" --init-groups --inh-caps=-all env -i HOME="/home/$user" USER="$user" \
   PATH="$work/img/lima/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" FY="$work/fy" FY2="$work/fy2" DIR="$work/u" SEEN="$work/seen" IMAGE="$work/img" HERE="$work/vm" \
-  QEMU_SYSTEM_X86_64="qemu-system-x86_64 -machine q35,vmport=off -accel tcg,thread=multi,tb-size=512 -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+aes" \
+  FY_VM_BUDGET="$(left)" QEMU_SYSTEM_X86_64="qemu-system-x86_64 -machine q35,vmport=off -accel tcg,thread=multi,tb-size=512 -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+aes" \
   nice -n "${FY_VM_NICE:-5}" bash "$work/vm/${FY_VM_STEPS:-steps.sh}" || ok=$?
 stage "the steps ended with $ok"
-[ -s "$work/u/versions" ] || exit "$ok"
+[ -s "$work/u/versions" ] && [ "$ok" != 77 ] || exit "$ok"
 
 # What was seen, as evidence.
 mkdir -p "$evidence"
@@ -119,6 +151,7 @@ case ${FY_VM_STEPS:-} in speed*) seen=vm-speed-linux-amd64.md ;; esac
   echo
   echo "Written by test/e2e/vm.sh, ${FY_VM_STEPS:-steps.sh}: $(grep '^vm e2e:' "$work/u/report" || echo 'it did not come to its end')."
   echo
+  echo "- built before, in $built s: limactl, the guest's packages and image"
   echo "- date: $(date -u +%Y-%m-%dT%H:%M:%SZ)"
   echo "- commit: $(git -c safe.directory='*' -C "$repo" rev-parse HEAD 2> /dev/null || echo unknown)$(git -c safe.directory='*' -C "$repo" diff --quiet HEAD -- '*.go' '*.sh' 2> /dev/null || echo ', with changes')"
   echo "- host: Linux $(uname -r), $(nproc) CPUs, no KVM: emulated by $(qemu-system-x86_64 --version | head -n 1)"

@@ -30,7 +30,9 @@ Name=eth0
 [Network]
 DHCP=ipv4
 LinkLocalAddressing=ipv6
-IPv6AcceptRA=no
+IPv6AcceptRA=yes
+[IPv6AcceptRA]
+UseDNS=no
 N
 install -m 755 /dev/stdin root/usr/local/sbin/lima-init <<'S'
 #!/bin/sh

@@ -1,6 +1,6 @@
 # probes.py plan PROXY: tries for fy's probe verb, from a place in the machine that `fy verify` does not start from.
 # probes.py judge WANT: reads what the verb wrote. WANT is "held": the control arrived and nothing else did; or "open": the
-# control arrived, and so did the world and the host's loopback.
+# control arrived, and so did the world and the host's loopback, over IPv6 too.
 import json, sys
 
 HOST, PORT = "192.168.5.2", 4999  # a listener of the lab's own, on the loopback of the host
@@ -38,7 +38,7 @@ def judge(want, text):
         return False
     if want == "held":
         return reached == ["control"]
-    return {"world-443", "world-80", "host-loopback"} <= set(reached)
+    return {"world-443", "world-80", "world-v6", "host-loopback", "site-local-host"} <= set(reached)
 
 if sys.argv[1] == "plan":
     json.dump(plan(sys.argv[2]), sys.stdout)

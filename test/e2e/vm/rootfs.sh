@@ -8,8 +8,10 @@ if [ "$(cat rootfs.stamp 2> /dev/null)" = "$stamp" ] && [ -s rootfs.tar ]; then 
 packages=systemd,systemd-sysv,systemd-resolved,udev,dbus,dbus-user-session,libpam-systemd,libnss-systemd,linux-image-amd64,initramfs-tools
 packages+=,openssh-server,nftables,podman,uidmap,slirp4netns,passt,fuse-overlayfs,crun,netavark,aardvark-dns,catatonit,iproute2,iptables
 packages+=,curl,ca-certificates,sudo,netcat-openbsd,procps,kmod,e2fsprogs,fdisk,sshfs,rsync,cron,python3-minimal
+sources=/etc/apt/sources.list.d/debian.sources
+[ -e "$sources" ] || sources=/etc/apt/sources.list
 mmdebstrap --variant=minbase --mode=root \
   --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Check-Date "false"' --aptopt='APT::Install-Recommends "false"' \
-  --include="$packages" bookworm new.tar /etc/apt/sources.list.d/debian.sources
+  --include="$packages" bookworm new.tar "$sources"
 mv new.tar rootfs.tar
 echo "$stamp" > rootfs.stamp
