@@ -98,7 +98,7 @@ func TestProxyVariablesOnlyWhenWanted(t *testing.T) {
 
 func TestOwned(t *testing.T) {
 	o := Options{ProxyVariables: true}
-	free := []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "EDITOR", "NODE_OPTIONS", "FYI", "PROXY"}
+	free := []string{"PATH", "HOME", "USER", "SHELL", "EDITOR", "NODE_OPTIONS", "FYI", "PROXY"}
 	for _, v := range Environment(o) {
 		name, _, _ := strings.Cut(v, "=")
 		if got, want := Owned(name), !slices.Contains(free, name); got != want {

@@ -108,7 +108,6 @@ func Environment(o Options) []string {
 	env["PATH"] = o.Home + "/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
 	env["HOME"] = o.Home
 	env["USER"] = o.User
-	env["LOGNAME"] = o.User
 	env["SHELL"] = o.Shell
 	if o.Shell == "" {
 		env["SHELL"] = "/bin/sh"
