@@ -261,11 +261,11 @@ func (p *Proposal) Adopt(now time.Time, move bool) (Checkout, error) {
 
 // Drift is how the file in the project differs from what was adopted.
 type Drift struct {
-	Adopted   bool
-	Exists    bool
-	Different bool
-	Diff      string // unified, escaped for a terminal
-	Record    Record
+	Adopted   bool   `json:"adopted"`
+	Exists    bool   `json:"exists"`
+	Different bool   `json:"different"`
+	Diff      string `json:"diff"` // unified, escaped for a terminal
+	Record    Record `json:"record"`
 }
 
 // Drift compares the file in the project with the adopted copy. Without a copy

@@ -14,6 +14,7 @@ import (
 type levels struct {
 	once, session, permanent bool
 	ttl                      time.Duration
+	given                    func() bool // --ttl was
 }
 
 func (l *levels) add(c *cobra.Command) {
@@ -22,15 +23,16 @@ func (l *levels) add(c *cobra.Command) {
 	f.BoolVar(&l.session, "session", false, "until fy down or the idle stop (default)")
 	f.BoolVar(&l.permanent, "permanent", false, "until revoked")
 	f.DurationVar(&l.ttl, "ttl", 0, "how long --once lives (default 2m)")
+	l.given = func() bool { return f.Changed("ttl") }
 	c.MarkFlagsMutuallyExclusive("once", "session", "permanent")
 }
 
 // fill puts the chosen level into q.
 func (l *levels) fill(q *control.RuleRequest) error {
 	switch {
-	case l.ttl != 0 && !l.once:
+	case l.given() && !l.once:
 		return usagef("--ttl goes with --once")
-	case l.ttl < 0:
+	case l.given() && l.ttl <= 0:
 		return usagef("--ttl %s: want a duration above zero", l.ttl)
 	case l.once:
 		q.Level, q.TTL = "once", control.Duration(l.ttl)

@@ -201,6 +201,14 @@ reached, and fy verify shows from inside the box that there is no other way out.
 	root.AddCommand(unbuilt()...)
 	root.SetHelpCommandGroupID("host")
 	root.SetCompletionCommandGroupID("host")
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.RunE = func(*cobra.Command, []string) error {
+				return usagef("want fy completion bash, fish, powershell or zsh")
+			}
+		}
+	}
 	return root
 }
 

@@ -28,8 +28,15 @@ func (a *app) config() *cobra.Command {
 	return c
 }
 
+// checked is what fy config check --json prints.
+type checked struct {
+	OK       bool          `json:"ok"`
+	Faults   config.Faults `json:"faults"`
+	Warnings config.Faults `json:"warnings"`
+}
+
 func (a *app) configCheck() *cobra.Command {
-	return &cobra.Command{
+	return a.jsonFlag(&cobra.Command{
 		Use: "check", Short: "Say what is wrong with foldyard.toml and config.toml", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := a.project()
@@ -37,14 +44,25 @@ func (a *app) configCheck() *cobra.Command {
 				return err
 			}
 			e, err := p.host.Check(p.checkout)
-			if faults, ok := errors.AsType[config.Faults](err); ok {
+			faults, wrong := errors.AsType[config.Faults](err)
+			if err != nil && !wrong {
+				return err
+			}
+			if a.json {
+				out := checked{OK: !wrong, Faults: append(config.Faults{}, faults...), Warnings: config.Faults{}}
+				if !wrong {
+					out.Warnings = append(out.Warnings, e.Warnings...)
+				}
+				if err := a.printJSON(out); err != nil || !wrong {
+					return err
+				}
+				return &exit{code: exitFailed}
+			}
+			if wrong {
 				for _, f := range faults {
 					fmt.Fprintln(a.Stdout, line(f.String()))
 				}
 				return &exit{exitFailed, fmt.Errorf("%s", plural(len(faults), "fault"))}
-			}
-			if err != nil {
-				return err
 			}
 			for _, w := range e.Warnings {
 				fmt.Fprintf(a.Stdout, "%s %s\n", a.style.yellow("warning:"), line(w.String()))
@@ -52,7 +70,7 @@ func (a *app) configCheck() *cobra.Command {
 			fmt.Fprintln(a.Stdout, "ok")
 			return nil
 		},
-	}
+	})
 }
 
 func (a *app) configShow() *cobra.Command {
@@ -90,7 +108,7 @@ func (a *app) configShow() *cobra.Command {
 }
 
 func (a *app) configDiff() *cobra.Command {
-	return &cobra.Command{
+	return a.jsonFlag(&cobra.Command{
 		Use: "diff", Short: "What changed since it was adopted", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := a.project()
@@ -98,15 +116,20 @@ func (a *app) configDiff() *cobra.Command {
 				return err
 			}
 			d, err := p.host.Drift(p.checkout)
-			if err != nil || !d.Different {
+			if err != nil {
 				return err
 			}
-			if err := writeAll(a.Stdout, d.Diff); err != nil {
-				return err
+			if a.json {
+				err = a.printJSON(d)
+			} else {
+				err = writeAll(a.Stdout, d.Diff)
 			}
-			return &exit{code: exitFailed}
+			if err == nil && d.Different {
+				err = &exit{code: exitFailed}
+			}
+			return err
 		},
-	}
+	})
 }
 
 func (a *app) configAdopt() *cobra.Command {
@@ -269,5 +292,5 @@ func (a *app) configSchema() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&operator, "operator", false, "of config.toml instead")
-	return c
+	return a.jsonFlag(c)
 }

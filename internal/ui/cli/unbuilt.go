@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -16,7 +17,10 @@ func unbuilt() []*cobra.Command {
 		out = append(out, &cobra.Command{
 			Use: v.name, Short: v.short + " (not built yet)", Hidden: true,
 			DisableFlagParsing: true,
-			RunE: func(*cobra.Command, []string) error {
+			RunE: func(cmd *cobra.Command, args []string) error {
+				if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
+					return cmd.Help()
+				}
 				return &exit{exitUsage, fmt.Errorf("fy %s is not built yet", v.name)}
 			},
 		})
