@@ -131,7 +131,27 @@ func (s *Supervisor) add(ctx context.Context, q control.RuleRequest, deny bool, 
 	if !s.snapshotEnforces() {
 		out.Notes = append(out.Notes, "the allowlist does not enforce now: fy enforce on")
 	}
+	if !deny {
+		out.Notes = append(out.Notes, s.stillDenied(f, entries)...)
+	}
 	return out, s.apply()
+}
+
+// stillDenied tells which of the new grants meet a rule that refuses.
+func (s *Supervisor) stillDenied(f state.GrantFile, entries []state.Grant) []string {
+	var notes []string
+	for _, g := range f.Grants {
+		no, err := policy.ParseRule(g.Rule)
+		if !g.Deny || g.Expired(s.now()) || err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if r, err := policy.ParseRule(e.Rule); err == nil && no.Overlaps(r) {
+				notes = append(notes, fmt.Sprintf("%s is denied, and what it covers of %s stays refused: fy revoke takes both away", g.Rule, e.Rule))
+			}
+		}
+	}
+	return notes
 }
 
 // auditRules writes entries that came into the store to the audit log.

@@ -265,3 +265,28 @@ func TestHitsAreCounted(t *testing.T) {
 		t.Errorf("%+v, %v", rows, err)
 	}
 }
+
+// A grant that a denial covers, or that leads to no public address, is told for what it is.
+func TestGrantsThatOpenNothingAreTold(t *testing.T) {
+	s, _ := world(t, "")
+	ctx := t.Context()
+	if _, err := s.Deny(ctx, control.RuleRequest{Rules: []string{"*.no.test"}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Allow(ctx, control.RuleRequest{Rules: []string{"a.no.test", "b.test", "10.1.2.3", "192.0.2.1"}})
+	if err != nil || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "a.no.test") {
+		t.Errorf("notes %q, %v", got.Notes, err)
+	}
+	for target, want := range map[string]string{
+		"a.no.test": "deny denied_rule", "b.test": "allow ", "192.0.2.1": "allow ",
+		"10.1.2.3": "deny address_class", "https://10.1.2.3/": "deny address_class",
+	} {
+		w, err := s.Why(ctx, control.WhyRequest{Target: target})
+		if got := w.Verdict + " " + w.Reason; err != nil || got != want {
+			t.Errorf("%s: %s, want %s (%v)", target, got, want, err)
+		}
+		if target == "10.1.2.3" && w.Fix != "fy allow 10.1.2.3:443 --internal" {
+			t.Errorf("fix %q", w.Fix)
+		}
+	}
+}

@@ -19,8 +19,8 @@ func (s *Supervisor) query(box string, t dest.Target) policy.Query {
 	return policy.Query{Box: box, Target: t, Now: s.now()}
 }
 
-// Why tells what would happen to a request. It resolves nothing: that a granted name may resolve to an address that is
-// refused shows only when it is dialled.
+// Why tells what would happen to a request. It resolves nothing: that a granted name resolves to an address that is refused
+// shows only when it is dialled.
 func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, error) {
 	pq, shown, err := parseWhy(q)
 	if err != nil {
@@ -55,11 +55,13 @@ func (s *Supervisor) Why(_ context.Context, q control.WhyRequest) (control.Why, 
 		out.Fix = proxy.AllowCommand(pq.Target)
 	}
 	if d.Verdict.Permits() && !d.Internal {
-		switch internal, ok := dialer.Opens(pq.Target); {
-		case !ok:
-			out.Note = join(out.Note, "refused all the same when it is dialled: no grant opens an address of this kind")
-		case internal:
-			out.Note = join(out.Note, "refused all the same when it is dialled: the address is not public, and only "+proxy.InternalCommand(pq.Target)+" opens it")
+		if internal, ok := dialer.Opens(pq.Target); internal || !ok {
+			out.Verdict, out.Reason, out.Mode = policy.Refuse.String(), string(policy.ReasonAddressClass), ""
+			out.Fix = proxy.AllowCommand(pq.Target)
+			out.Note = "the rule lets it through, and it is refused when it is dialled: the address is not public"
+			if !ok {
+				out.Note += ", and no grant opens one of its kind"
+			}
 		}
 	}
 	if d.Verdict.Permits() && s.proxied(pq.Target) {
