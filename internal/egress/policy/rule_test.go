@@ -171,7 +171,7 @@ func TestNeedsIntercept(t *testing.T) {
 func TestWide(t *testing.T) {
 	for s, want := range map[string]bool{
 		"*.github.io": true, "*.amazonaws.com": true, "*.workers.dev": true, "*.com": true, "*.co.uk": true, "*.cloudfront.net": true,
-		"*.s3.amazonaws.com": true, "*.vercel.app": true, "*.pages.dev": true, "*.azurewebsites.net": true, "*.googleapis.com": true,
+		"*.s3.amazonaws.com": true, "*.vercel.app": true, "*.pages.dev": true, "*.azurewebsites.net": true, "*.googleapis.com": true, "*.storage.googleapis.com": true,
 		"0.0.0.0/0": true, "::/0": true, "0.0.0.0/7": true,
 		"x.github.io": false, "*.x.github.io": false, "github.io": false, "*.example.com": false, "*.test": false, "*.corp.test": false,
 		"10.0.0.0/8": false, "192.0.2.0/24": false, "2001:db8::/32": false, "a.test": false,

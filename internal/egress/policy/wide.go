@@ -35,7 +35,7 @@ func sharedHosts() []string {
 		"cloudfront.net", "cloudfunctions.net", "core.windows.net", "digitaloceanspaces.com", "edgekey.net", "edgesuite.net",
 		"fastly.net", "fastlylb.net", "googleapis.com", "googleusercontent.com", "herokuapp.com", "linodeobjects.com",
 		"myqcloud.com", "myshopify.com", "ngrok.io", "on.aws", "oraclecloud.com", "r2.cloudflarestorage.com", "r2.dev",
-		"run.app", "sharepoint.com", "supabase.co", "trafficmanager.net", "trycloudflare.com", "vultrobjects.com",
+		"run.app", "sharepoint.com", "storage.googleapis.com", "supabase.co", "trafficmanager.net", "trycloudflare.com", "vultrobjects.com",
 		"wasabisys.com", "webhook.site", "windows.net", "workers.dev", "zendesk.com",
 	}
 }
