@@ -29,8 +29,11 @@ const (
 
 // CreateBox makes a box: a one-shot one, or the project's long-lived one, which is returned as it is when it runs.
 func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (control.Box, error) {
-	cfg := s.cfg.Load()
-	cfg, err := onBackend(cfg, q.Backend)
+	late, err := s.follow(ctx)
+	if err != nil {
+		return control.Box{}, err
+	}
+	cfg, err := onBackend(s.cfg.Load(), q.Backend)
 	if err != nil {
 		return control.Box{}, err
 	}
@@ -69,7 +72,7 @@ func (s *Supervisor) CreateBox(ctx context.Context, q control.BoxRequest) (contr
 		_, serr := s.stopBox(context.WithoutCancel(ctx), b)
 		return control.Box{}, errors.Join(err, serr)
 	}
-	out.Notes = s.notes()
+	out.Notes = append(s.notes(), late...)
 	return out, nil
 }
 

@@ -3,7 +3,10 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"os"
 	"reflect"
+	"strings"
+	"sync"
 
 	"foldyard/internal/host/control"
 )
@@ -52,4 +55,47 @@ func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 		return out, err
 	}
 	return out, s.apply()
+}
+
+// operatorFile is config.toml as it was when it was last read.
+type operatorFile struct {
+	mu   sync.Mutex
+	seen os.FileInfo // nil: there was none
+}
+
+// look returns the file as it is now, nil if there is none, and whether it is another one than was seen.
+func (f *operatorFile) look(path string) (now os.FileInfo, changed bool) {
+	now, err := os.Lstat(path)
+	if err != nil {
+		now = nil // what is wrong with it shows when it is read
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.seen == nil || now == nil {
+		return now, f.seen != now
+	}
+	return now, !os.SameFile(f.seen, now) || !f.seen.ModTime().Equal(now.ModTime()) || f.seen.Size() != now.Size()
+}
+
+func (f *operatorFile) saw(now os.FileInfo) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = now
+}
+
+// follow obeys config.toml as it is now, and returns what the operator should know of that.
+func (s *Supervisor) follow(ctx context.Context) ([]string, error) {
+	now, changed := s.operator.look(s.opt.Host.Layout.OperatorConfig())
+	if !changed {
+		return nil, nil
+	}
+	got, err := s.Reload(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.operator.saw(now)
+	if len(got.Restart) == 0 {
+		return nil, nil
+	}
+	return []string{strings.Join(got.Restart, " and ") + " of config.toml changed: fy supervisor restart makes it hold"}, nil
 }

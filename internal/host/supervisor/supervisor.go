@@ -63,6 +63,7 @@ type Supervisor struct {
 
 	checkout  config.Checkout
 	cfg       atomic.Pointer[config.Effective]
+	operator  operatorFile
 	grants    *state.Grants
 	effective *effective
 	capture   *capture.Log
@@ -184,6 +185,8 @@ func open(ctx context.Context, opt Options) (s *Supervisor, err error) {
 	if s.checkout, err = opt.Host.Resolve(opt.Dir); err != nil {
 		return nil, err
 	}
+	operator, _ := s.operator.look(opt.Host.Layout.OperatorConfig()) // before it is read, so that no change is missed
+	s.operator.saw(operator)
 	cfg, err := opt.Host.Load(s.checkout)
 	if err != nil {
 		return nil, err

@@ -147,7 +147,7 @@ func (a *app) configAdopt() *cobra.Command {
 			}
 			if prop.Same && prop.BoundTo == "" {
 				fmt.Fprintln(a.Stdout, "adopted already, unchanged")
-				return nil
+				return a.reload(cmd.Context(), p, p.checkout.Project) // config.toml may be another one
 			}
 			a.showProposal(a.Stdout, prop)
 			if term.IsTerminal(a.Stdin) {
@@ -232,9 +232,14 @@ func (a *app) adopt(ctx context.Context, p *project, prop *config.Proposal, move
 	if err := a.confirmSecrets(ctx, &project{p.host, next}, prop.Effective); err != nil {
 		return err
 	}
+	return a.reload(ctx, p, next.Project)
+}
+
+// reload has a supervisor that runs follow the configuration of what is project next from now on.
+func (a *app) reload(ctx context.Context, p *project, next state.Project) error {
 	old := control.NewClient(p.checkout.Project.ControlSocket())
 	defer old.Close()
-	if next.Project.Name != p.checkout.Project.Name {
+	if next.Name != p.checkout.Project.Name {
 		if _, err := old.Status(ctx); err == nil {
 			a.say("project %s still has a supervisor: it stops when its boxes have ended", p.checkout.Project.Name)
 		}
