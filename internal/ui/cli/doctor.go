@@ -31,14 +31,19 @@ func (a *app) doctor() *cobra.Command {
 				o.Built = info.ModTime()
 			}
 			var cfg *config.Effective
+			var configured []doctor.Row
 			project := ""
 			if dir, err := h.Discover(a.dir()); err == nil {
 				o.Project = dir
 				if p, err := h.Resolve(dir); err == nil {
 					project = p.Project.Name
+					row := doctor.Row{Name: "configuration", State: doctor.OK, Detail: "as it is obeyed, without a fault"}
 					if cfg, err = h.Load(p); err == nil {
 						o.Resolver = cfg.Upstream.Resolver
+					} else {
+						row.State, row.Detail, row.Fix = doctor.Fail, err.Error(), "mend what the row names; fy config check tells of both files"
 					}
+					configured = append(configured, row)
 				}
 			}
 			backend := config.DefaultBackend(runtime.GOOS)
@@ -48,7 +53,7 @@ func (a *app) doctor() *cobra.Command {
 			if backend != config.Namespace && cfg != nil {
 				o.Wall = func(ctx context.Context) []doctor.Row { return a.MachineRows(ctx, h, project, cfg) }
 			}
-			rows := doctor.Run(cmd.Context(), o)
+			rows := append(doctor.Run(cmd.Context(), o), configured...)
 			if doctor.Healthy(rows) && cfg != nil && backend == config.Namespace {
 				rows = append(rows, a.handshakes(cmd.Context(), cfg.Tunnels)...)
 			}
