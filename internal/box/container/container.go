@@ -179,16 +179,26 @@ func (s Spec) Digest(parts ...string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// startScript makes a container over one connection: $0 is its name, $1 where its files go, $2 whether it gets the engine's socket, the
-// rest its command line.
+// startScript makes a container over one connection, and waits until its first process has begun or ended: $0 is where its files go, $1
+// whether it gets the engine's socket, $2 that process, the rest its command line.
 const startScript = `set -e
 umask 022
-mkdir -p "$1"
-tar -x -C "$1"
-if [ "$2" = true ]; then systemctl --user start podman.socket; fi
+mkdir -p "$0"
+tar -x -C "$0"
+if [ "$1" = true ]; then systemctl --user start podman.socket; fi
+first=$2
 shift 2
 "$@" >/dev/null
-podman container inspect --format '{{.State.Running}}' "$0"`
+pid=$(cat "$0.pid")
+tries=0
+while [ "$pid" -gt 1 ] && [ "$tries" -lt 300 ] && now=$(tr '\0' ' ' <"/proc/$pid/cmdline") && [ -n "$now" ]; do
+	if [ "$now" = "$first " ]; then echo true; break; fi
+	tries=$((tries + 1))
+	sleep 0.1
+done 2>/dev/null`
+
+// firstProcess is the container's, as its command line tells it.
+const firstProcess = Program + " " + PauseVerb
 
 // Start makes the container. Nothing is left of it on an error.
 func Start(ctx context.Context, h Host, s Spec) (err error) {
@@ -204,7 +214,7 @@ func Start(ctx context.Context, h Host, s Spec) (err error) {
 	if err != nil {
 		return err
 	}
-	out, err := h.Run(ctx, bytes.NewReader(files), append([]string{"sh", "-c", startScript, Name(s.ID), s.dir(), strconv.FormatBool(s.Engine)}, s.args()...)...)
+	out, err := h.Run(ctx, bytes.NewReader(files), append([]string{"sh", "-c", startScript, s.dir(), strconv.FormatBool(s.Engine), firstProcess}, s.args()...)...)
 	if err != nil {
 		return fmt.Errorf("start the container: %w", err)
 	}
@@ -265,7 +275,7 @@ exec podman ps --quiet --filter "name=^$0\$"`
 
 // Runs reports whether the container of the box id runs.
 func Runs(ctx context.Context, h Host, id string) (bool, error) {
-	out, err := h.Run(ctx, nil, "sh", "-c", runsScript, Name(id), Spec{ID: id}.dir()+".pid", Program+" "+PauseVerb)
+	out, err := h.Run(ctx, nil, "sh", "-c", runsScript, Name(id), Spec{ID: id}.dir()+".pid", firstProcess)
 	return len(bytes.TrimSpace(out)) > 0, err
 }
 

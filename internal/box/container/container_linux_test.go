@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -141,46 +142,91 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// The script that makes a container is read by a shell: its files are there before it, and its state is told after it.
+// The script that makes a container is read by a shell: its files are there before it, and that its first process has begun is told after it.
 func TestStartScript(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"podman": "echo true", "systemctl": "echo \"$@\" >" + dir + "/systemctl.said"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >"+dir+"/systemctl.said\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := func(args ...string) (*exec.Cmd, string) {
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Args = args
+		in, err := cmd.StdinPipe()
+		if err != nil {
 			t.Fatal(err)
 		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() }) // it ends with its input
+		return cmd, strconv.Itoa(cmd.Process.Pid)
 	}
+	_, first := process(Program, PauseVerb)
+	ended, gone := process(Program, PauseVerb)
+	if err := ended.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = ended.Wait() // killed
 	files, err := archive(map[string][]byte{"/etc/foldyard/ca.pem": []byte("ca")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(engine string, argv ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", startScript, "fy-b1", filepath.Join(dir, "box"), engine}, argv...)...)
+	box := filepath.Join(dir, "box")
+	start := func(engine, pid string, argv ...string) (string, error) {
+		if err := os.WriteFile(box+".pid", []byte(pid+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", startScript, box, engine, firstProcess}, argv...)...)
 		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin"}
 		cmd.Stdin = bytes.NewReader(files)
 		out, err := cmd.Output()
 		return string(out), err
 	}
-	out, err := start("false", "sh", "-c", `test -s "$1" && echo "$2" >"$3"`, "sh", filepath.Join(dir, "box/ca.pem"), "a  b", filepath.Join(dir, "ran"))
+	out, err := start("false", first, "sh", "-c", `test -s "$1" && echo "$2" >"$3"`, "sh", box+"/ca.pem", "a  b", filepath.Join(dir, "ran"))
 	if err != nil || out != "true\n" {
 		t.Errorf("got %q, %v", out, err)
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "ran")); err != nil || string(b) != "a  b\n" {
 		t.Errorf("the container's command ran with %q, %v", b, err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, "box/ca.pem")); err != nil || info.Mode().Perm() != 0o644 {
+	if info, err := os.Stat(box + "/ca.pem"); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("its file: %v, %v", info, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "systemctl.said")); err == nil {
 		t.Error("the engine's socket was started unasked")
 	}
-	if _, err := start("true", "true"); err != nil {
+	if _, err := start("true", first, "true"); err != nil {
 		t.Error(err)
 	}
 	if b, _ := os.ReadFile(filepath.Join(dir, "systemctl.said")); string(b) != "--user start podman.socket\n" {
 		t.Errorf("systemctl was told %q", b)
 	}
-	if out, err := start("false", "false"); err == nil {
+	if out, err := start("false", first, "false"); err == nil {
 		t.Errorf("a command that fails is no error: %q", out)
+	}
+	for _, pid := range []string{gone, "", "x"} {
+		if out, _ := start("false", pid, "true"); out != "" {
+			t.Errorf("a process %q that is none: %q", pid, out)
+		}
+	}
+	runs := func(pid string) bool {
+		if err := os.WriteFile(box+".pid", []byte(pid+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", runsScript, "fy-b1", box+".pid", firstProcess)
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin"}
+		out, err := cmd.Output()
+		return err == nil && len(out) > 0
+	}
+	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte("#!/bin/sh\n"), 0o755); err != nil { // it knows of none
+		t.Fatal(err)
+	}
+	if !runs(first) || runs(gone) || runs("") || runs("1") {
+		t.Error("what runs is not told from what does not")
 	}
 }
 

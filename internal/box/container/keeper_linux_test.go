@@ -23,6 +23,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == DialVerb {
 		os.Exit(Connect(os.Args[2], os.Stdin, os.Stdout))
 	}
+	if len(os.Args) == 2 && os.Args[1] == PauseVerb {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

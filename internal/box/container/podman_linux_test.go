@@ -79,6 +79,9 @@ func TestRealPodman(t *testing.T) {
 			t.Errorf("it runs after its end: %t, %v", runs, err)
 		}
 	})
+	if runs, err := Runs(t.Context(), h, s.ID); err != nil || !runs {
+		t.Errorf("it does not run: %v", err)
+	}
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

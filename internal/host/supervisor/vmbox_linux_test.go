@@ -321,7 +321,7 @@ func TestEngineIsInTheBoxOnlyWhenAskedFor(t *testing.T) {
 			if got := slices.Contains(out.Env, "DOCKER_HOST=unix://"+container.EngineSocket); got != on {
 				t.Errorf("engine = %t: DOCKER_HOST is set: %t", on, got)
 			}
-			if got := m.count(" true podman run") > 0; got != on {
+			if got := m.count(" true "+container.Program+" "+container.PauseVerb+" podman run") > 0; got != on {
 				t.Errorf("engine = %t: the engine's socket is started: %t", on, got)
 			}
 			if _, err := s.StopBox(t.Context(), ""); err != nil {

@@ -40,13 +40,14 @@ server=$!
 : > "$DIR/plain"
 pull() { guest curl -s -o /dev/null -w '%{speed_download}' "$@"; }
 until pull http://192.168.5.2:21098/origin.pem > /dev/null; do sleep 1; done
-for i in 1 2 3 4 5; do
+for i in 1 2 3 4 5 6 7 8 9; do
   { pull -x "$way" http://allowed.test/big && echo; } >> "$DIR/proxied"
   { pull --noproxy '*' http://192.168.5.2:21098/big && echo; } >> "$DIR/plain"
 done
 kill "$server"
 tell "through the proxy" "$(tr '\n' ' ' < "$DIR/proxied"), median $(median < "$DIR/proxied")"
 tell "from a plain listener" "$(tr '\n' ' ' < "$DIR/plain"), median $(median < "$DIR/plain")"
+tell "of a plain listener's, in per cent, round by round" "$(paste "$DIR/proxied" "$DIR/plain" | awk '{ printf "%d\n", 100 * $1 / $2 }' | tee "$DIR/ratio" | tr '\n' ' '), median $(median < "$DIR/ratio")"
 
 part "a start of the stopped machine, ms"
 : > "$DIR/fy"
