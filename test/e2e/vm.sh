@@ -138,7 +138,7 @@ ok=0
 nsenter --net="/run/netns/$lab" setpriv --reuid "$user" --regid "$user" --init-groups --inh-caps=-all env -i HOME="/home/$user" USER="$user" \
   PATH="$work/img/lima/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" FY="$work/fy" FY2="$work/fy2" DIR="$work/u" SEEN="$work/seen" IMAGE="$work/img" HERE="$work/vm" \
   FY_VM_BUDGET="$(left)" QEMU_SYSTEM_X86_64="qemu-system-x86_64 -machine q35,vmport=off -accel tcg,thread=multi,tb-size=512 -cpu qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+aes" \
-  nice -n "${FY_VM_NICE:-5}" bash "$work/vm/${FY_VM_STEPS:-steps.sh}" || ok=$?
+  nice -n "${FY_VM_NICE:-0}" bash "$work/vm/${FY_VM_STEPS:-steps.sh}" || ok=$?
 stage "the steps ended with $ok"
 [ -s "$work/u/versions" ] && [ "$ok" != 77 ] || exit "$ok"
 
