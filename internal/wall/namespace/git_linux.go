@@ -26,12 +26,14 @@ type marker struct {
 	bare bool     // nothing of the keeper's is mounted on it
 }
 
-// gitDir protects one git directory, which lies in the repo at dir.
-func (g *guard) gitDir(dir string, extended bool, open func(string) bool) {
-	if g.err != nil || g.gitDirs[dir] {
-		return
+// GitDir implements GitTree.
+func (g *guard) GitDir(dir string, extended bool) bool {
+	if g.gitDirs++; g.gitDirs > gitModules && g.err == nil {
+		g.err = fmt.Errorf("over %d submodules: run with --ro", gitModules)
 	}
-	g.gitDirs[dir] = true
+	if g.err != nil {
+		return false
+	}
 	g.pin(dir)
 	for _, n := range []string{"hooks", "info"} {
 		if err := unix.Mkdirat(g.repo, path.Join(dir, n), 0o755); err != nil && !errors.Is(err, unix.EEXIST) && g.err == nil {
@@ -43,10 +45,11 @@ func (g *guard) gitDir(dir string, extended bool, open func(string) bool) {
 		g.mark(dir, "config.worktree", "")
 	}
 	for _, n := range []string{"config", "config.worktree", "commondir", "hooks", "info"} {
-		if p := path.Join(dir, n); !open(p) {
+		if p := path.Join(dir, n); !g.open(p) {
 			g.readOnly(p)
 		}
 	}
+	return g.err == nil
 }
 
 // mark makes the file if it is missing, and keeps it if it is ours.
@@ -135,13 +138,8 @@ func (m *marker) release() {
 	}
 }
 
-// extended tells whether git reads a config.worktree beside the config in dir (extensions.worktreeConfig, git-config(1)).
-func (g *guard) extended(dir string) bool {
-	return strings.Contains(strings.ToLower(g.config(dir)), "worktreeconfig")
-}
-
-// config reads the configuration of the git directory dir, as far as MaxGitConfig. It is "" where there is none, or a link, which is told.
-func (g *guard) config(dir string) string {
+// Config implements GitTree. A link is told of elsewhere.
+func (g *guard) Config(dir string) string {
 	fd, err := openBelow(g.repo, path.Join(dir, "config"), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
 		return ""

@@ -17,7 +17,9 @@ type guard struct {
 	repo    int
 	at      string // where it is in the box
 	pinned  map[string]bool
-	gitDirs map[string]bool // that are protected
+	open    func(string) bool // paths that config.toml leaves open
+	gitDirs int               // that are protected
+	left    int               // entries beside them that may be looked at
 	links   []string
 	markers []marker
 	err     error
@@ -56,27 +58,12 @@ func (g *guard) git(dir string, open func(string) bool) {
 		g.readOnly(dir)
 		return
 	}
-	extended := g.extended(dir)
-	g.gitDir(dir, extended, open)
-	left := gitModules
-	g.submodules(dir)
-	g.modules(path.Join(dir, "modules"), &left)
-	g.worktrees(path.Join(dir, "worktrees"), extended, &left)
+	g.open, g.left = open, gitModules
+	WalkGit(g, dir)
 }
 
-// submodules protects the git directories of the submodules that the configuration in dir tells of. That is read-only in every box, while
-// most of what lies in .git/modules is a box's to write: it could be made to look like something else.
-func (g *guard) submodules(dir string) {
-	for _, name := range Submodules(g.config(dir)) {
-		if p := path.Join(dir, "modules", name); !g.gitDirs[p] && g.there(p) {
-			g.gitDir(p, g.extended(p), func(string) bool { return false })
-			g.submodules(p)
-		}
-	}
-}
-
-// there tells whether something is at p. What cannot be looked at is not passed over.
-func (g *guard) there(p string) bool {
+// There implements GitTree.
+func (g *guard) There(p string) bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(g.repo, p, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && g.err == nil {
@@ -85,33 +72,19 @@ func (g *guard) there(p string) bool {
 	return err == nil
 }
 
-// modules protects every other git directory below .git/modules, at any depth: a submodule's name may have slashes.
-func (g *guard) modules(dir string, left *int) {
-	for _, name := range g.subdirs(dir, left) {
-		p := path.Join(dir, name)
-		if !g.gitDirs[p] && !g.there(path.Join(p, "HEAD")) {
-			g.modules(p, left)
-			continue
-		}
-		g.gitDir(p, g.extended(p), func(string) bool { return false })
-		g.modules(path.Join(p, "modules"), left)
+// Worktree implements GitTree.
+func (g *guard) Worktree(dir string, extended bool) {
+	if extended {
+		g.mark(dir, "config.worktree", "")
+	}
+	for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
+		g.readOnly(path.Join(dir, n))
 	}
 }
 
-func (g *guard) worktrees(dir string, extended bool, left *int) {
-	for _, name := range g.subdirs(dir, left) {
-		if extended {
-			g.mark(path.Join(dir, name), "config.worktree", "")
-		}
-		for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
-			g.readOnly(path.Join(dir, name, n))
-		}
-	}
-}
-
-// subdirs are the directories in one. A box could make so many entries, or take away the right to read them, that some were not seen: then
+// Subdirs implements GitTree. A box could make so many entries, or take away the right to read them, that some were not seen: then
 // there is no box.
-func (g *guard) subdirs(dir string, left *int) []string {
+func (g *guard) Subdirs(dir string) []string {
 	if g.err != nil {
 		return nil
 	}
@@ -131,12 +104,12 @@ func (g *guard) subdirs(dir string, left *int) []string {
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()
-	entries, err := f.ReadDir(*left + 1)
+	entries, err := f.ReadDir(g.left + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		g.err = fmt.Errorf("look for git directories: %w", err)
 		return nil
 	}
-	if *left -= len(entries); *left < 0 {
+	if g.left -= len(entries); g.left < 0 {
 		g.err = fmt.Errorf("%s: over %d submodules, worktrees and other entries beside them: take some away, or run with --ro", dir, gitModules)
 		return nil
 	}

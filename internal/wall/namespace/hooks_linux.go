@@ -10,7 +10,7 @@ import (
 // hooks makes the directory read-only that core.hooksPath names, if it lies in the repo: git on the host executes what is in there. It
 // is made if it is missing, so that a box cannot make it. Configuration that .git/config includes, and the user's own, are not read.
 func (g *guard) hooks(repo string, open func(string) bool) {
-	text := g.config(".git")
+	text := g.Config(".git")
 	for _, p := range includedPaths(text, repo) {
 		if open(p) {
 			continue

@@ -434,7 +434,7 @@ func (t *tree) guardRepo(spec *Spec) (*built, error) {
 	defer unix.Close(repo)
 	b := &built{}
 	if !spec.RepoReadOnly {
-		g := &guard{repo: repo, at: spec.Repo, pinned: map[string]bool{}, gitDirs: map[string]bool{}}
+		g := &guard{repo: repo, at: spec.Repo, pinned: map[string]bool{}}
 		g.protect(spec.Writable)
 		b.markers = g.markers
 		if g.err != nil {

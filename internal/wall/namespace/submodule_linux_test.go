@@ -61,9 +61,8 @@ func TestGitDirectoriesThatCannotBeSeenAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
-		g := &guard{repo: fd}
-		left := gitModules
-		g.modules("modules", &left)
+		g := &guard{repo: fd, left: gitModules}
+		(&gitWalk{t: g}).modules("modules", nil)
 		return g
 	}
 	dir := t.TempDir()
@@ -108,5 +107,30 @@ func TestGitDirectoriesThatCannotBeSeenAreRefused(t *testing.T) {
 	}
 	if g := look(t, dir); g.err == nil {
 		t.Error("one that cannot be read is passed over")
+	}
+}
+
+// Git keeps the submodules of a linked worktree, and the worktrees of a submodule, in git directories of their own.
+func TestSubmodulesOfWorktreesAreGuarded(t *testing.T) {
+	const worktree, submodule = ".git/worktrees/w/modules/sub", ".git/modules/lib/worktrees/v"
+	c, spec := testBox(t, func(s *Spec) {
+		for p, text := range map[string]string{
+			".git/config": "[submodule \"sub\"]\n\turl = x\n", ".git/worktrees/w/gitdir": "/x", worktree + "/config": "",
+			".git/worktrees/w/modules/other/HEAD": "", ".git/worktrees/w/modules/other/config": "",
+			".git/modules/lib/HEAD": "", ".git/modules/lib/config": "[extensions]\nworktreeConfig = true\n", submodule + "/gitdir": "/y",
+		} {
+			p = filepath.Join(s.Repo, p)
+			if err := os.MkdirAll(filepath.Dir(p), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(p, []byte(text), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	out, _ := in(t, c, spec, "for f in "+worktree+"/config "+worktree+"/hooks/x "+worktree+"/commondir .git/worktrees/w/modules/other/config "+
+		submodule+"/gitdir "+submodule+"/config.worktree "+submodule+"/index; do (echo x >> $f) 2>/dev/null && echo wrote $f; done; mv .git/worktrees/w .git/worktrees/v 2>/dev/null && echo moved")
+	if out != "wrote "+submodule+"/index\n" {
+		t.Errorf("got %q, want only the control written", out)
 	}
 }
