@@ -180,7 +180,7 @@ func (s Spec) Digest(parts ...string) string {
 }
 
 // startScript makes a container over one connection, and waits until its first process has begun or ended: $0 is where its files go, $1
-// whether it gets the engine's socket, $2 that process, the rest its command line.
+// whether it gets the engine's socket, $2 that process, the rest its command line. It prints that it runs, and what is mounted in it.
 const startScript = `set -e
 umask 022
 mkdir -p "$0"
@@ -192,7 +192,7 @@ shift 2
 pid=$(cat "$0.pid")
 tries=0
 while [ "$pid" -gt 1 ] && [ "$tries" -lt 300 ] && now=$(tr '\0' ' ' <"/proc/$pid/cmdline") && [ -n "$now" ]; do
-	if [ "$now" = "$first " ]; then echo true; break; fi
+	if [ "$now" = "$first " ]; then echo true; cat "/proc/$pid/mountinfo"; break; fi
 	tries=$((tries + 1))
 	sleep 0.1
 done 2>/dev/null`
@@ -218,8 +218,12 @@ func Start(ctx context.Context, h Host, s Spec) (err error) {
 	if err != nil {
 		return fmt.Errorf("start the container: %w", err)
 	}
-	if strings.TrimSpace(string(out)) != "true" {
+	runs, mounts, _ := strings.Cut(string(out), "\n")
+	if runs != "true" {
 		return errors.New("the container ended at once: its image may not let this user run a program")
+	}
+	if err := s.held(mounts); err != nil {
+		return fmt.Errorf("the repo changed while the container was made, or is mounted otherwise than it should be: %w", err)
 	}
 	return nil
 }

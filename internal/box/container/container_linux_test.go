@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -91,7 +93,8 @@ func TestBadSpecIsRefused(t *testing.T) {
 
 // A container whose first process ends at once is no box.
 func TestContainerThatEndsAtOnceIsAnError(t *testing.T) {
-	for state, want := range map[string]bool{"true\n": true, "false\n": false, "": false} {
+	as := mountsOf(testSpec())
+	for state, want := range map[string]bool{"true\n" + as: true, "false\n" + as: false, "false\n": false, "true\n": false, "": false} {
 		var ran []string
 		h := Host{Run: func(_ context.Context, _ io.Reader, argv ...string) ([]byte, error) {
 			ran = append(ran, strings.Join(argv, " "))
@@ -101,6 +104,83 @@ func TestContainerThatEndsAtOnceIsAnError(t *testing.T) {
 		if (err == nil) != want || !want && !strings.Contains(ran[len(ran)-1], "podman rm") {
 			t.Errorf("state %q: %v, ran %q", state, err, ran)
 		}
+	}
+}
+
+// mountsOf is what is mounted in a container that was made as s says, with the repo at /vm of its file system.
+func mountsOf(s Spec) string {
+	var b strings.Builder
+	ids := map[string]int{}
+	fmt.Fprintf(&b, "1 0 0:1 / / rw - overlay overlay rw\n")
+	for i, arg := range s.args() {
+		v, ok := strings.CutPrefix(arg, "--volume="+s.Repo)
+		if !ok {
+			continue
+		}
+		rel, rest, _ := strings.Cut(v, ":")
+		above := path.Dir(rel)
+		for above != "/" && above != "." && ids[above] == 0 {
+			above = path.Dir(above)
+		}
+		if above == "/" {
+			above = ""
+		}
+		if ids[rel] = i + 10; rel == "" {
+			above = "none"
+		}
+		options := "rw,relatime"
+		if strings.HasSuffix(rest, ":ro") {
+			options = "ro,relatime"
+		}
+		fmt.Fprintf(&b, "%d %d 0:2 %s %s %s - 9p mount0 rw\n", i+10, max(ids[above], 1), strings.ReplaceAll("/vm"+rel, " ", `\040`), strings.ReplaceAll(s.Repo+rel, " ", `\040`), options)
+	}
+	return b.String()
+}
+
+// What another box did to the repo while Podman made the container is seen before anything runs in it.
+func TestWhatIsMountedIsCompared(t *testing.T) {
+	s := testSpec()
+	s.Repo = "/home/dev/my app"
+	s.Guarded = []string{".git/config", ".git/hooks", ".git/modules/a/hooks", ".envrc"}
+	s.Mounts = []Mount{{Path: "data"}, {Path: "cache", Write: true}}
+	good := mountsOf(s)
+	if err := s.held(good); err != nil {
+		t.Fatalf("control: %v\n%s", err, good)
+	}
+	line := func(part string) string {
+		for l := range strings.Lines(good) {
+			if strings.Contains(l, part) {
+				return l
+			}
+		}
+		t.Fatalf("nothing mounted at %s", part)
+		return ""
+	}
+	swap := func(old, now string) string { return strings.Replace(good, old, now, 1) }
+	for name, text := range map[string]string{
+		"nothing was told":                       "",
+		"a link for hooks, followed at its end":  swap(`/vm/.git/hooks `, `/vm/elsewhere `),
+		"a link for hooks, in the container":     swap(`app/.git/hooks `, `app/elsewhere `),
+		"hooks were moved away":                  swap(`/vm/.git/hooks `, `/vm/.git/hooks//deleted `),
+		"a hook's directory is not there":        strings.Replace(good, line(`app/.git/hooks `), "", 1),
+		"the git directory was swapped":          swap(`/vm/.git `, `/vm/other `),
+		"the git directory is not pinned":        strings.Replace(good, line(`app/.git `), "", 1),
+		"the mount is over another":              swap(strings.Join(strings.Fields(line(`app/.git/config `))[:2], " "), "99 1"),
+		"something was mounted over it":          good + strings.Replace(line(`app/.git `), "/vm/.git", "/vm/other", 1),
+		"it can be written":                      strings.Replace(good, line(`app/.git/config `), strings.Replace(line(`app/.git/config `), " ro,", " rw,", 1), 1),
+		"a mount of [box] mounts is another":     swap(`/vm/data `, `/vm/.ssh `),
+		"a mount of [box] mounts can be written": strings.Replace(good, line(`app/data `), strings.Replace(line(`app/data `), " ro,", " rw,", 1), 1),
+	} {
+		if err := s.held(text); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	s.ReadOnly, s.Guarded = true, nil
+	if err := s.held(mountsOf(s)); err != nil {
+		t.Errorf("control, --ro: %v", err)
+	}
+	if err := s.held(strings.ReplaceAll(mountsOf(s), " ro,", " rw,")); err == nil {
+		t.Error("--ro, and the repo can be written")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,6 +68,17 @@ func TestRealPodman(t *testing.T) {
 		ID: "real", Image: image, Repo: repo, User: "dev", Home: "/home/dev", UID: os.Getuid(), Program: filepath.Join(parts, "fy-guest"),
 		Guarded: []string{".git/config", ".git/commondir", ".git/hooks", ".git/info", ".git/modules/a/hooks"}, Mounts: []Mount{{Path: "data"}},
 		Files: map[string][]byte{"/etc/foldyard/ca.pem": []byte("ca")},
+	}
+	if err := os.Symlink("src/file", filepath.Join(repo, ".envrc")); err != nil { // as if another box had put it there meanwhile
+		t.Fatal(err)
+	}
+	swapped := s
+	swapped.ID, swapped.Guarded = "swapped", append(slices.Clone(s.Guarded), ".envrc")
+	if err := Start(t.Context(), h, swapped); err == nil || !strings.Contains(err.Error(), ".envrc of the repo is not") {
+		t.Errorf("a link was put in a guarded place: %v", err)
+	}
+	if runs, err := Runs(t.Context(), h, swapped.ID); err != nil || runs {
+		t.Errorf("the container goes on: %t, %v", runs, err)
 	}
 	if err := Start(t.Context(), h, s); err != nil {
 		t.Fatal(err)

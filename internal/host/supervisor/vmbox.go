@@ -275,8 +275,9 @@ func (s *Supervisor) vmRootfs(ctx context.Context, path string) (string, error) 
 	return name, boxError(err)
 }
 
-// vmBack takes a box back that a supervisor before this one left running.
-func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error) {
+// vmBack takes a box back that a supervisor before this one left running. One that cannot be is ended: nobody would hold what it must not
+// write.
+func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (_ *sandbox, err error) {
 	v := &s.vm
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -291,9 +292,26 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 		}
 		v.m = m
 	}
+	host := v.host()
+	later := func(f func(context.Context)) {
+		s.serving.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), vmStopTimeout)
+			defer cancel()
+			f(ctx)
+		})
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		later(func(ctx context.Context) {
+			if err := container.Stop(ctx, host, rec.ID); err != nil {
+				s.log.Warn("box that was not taken back is not ended", slog.String("box", rec.ID), slog.String("error", err.Error()))
+			}
+		})
+	}()
 	// A supervisor must be there at once, and a machine takes its time: what its record says holds until it was looked at.
 	if v.end == nil {
-		var err error
 		if v.band, err = s.opt.Host.Layout.Band(ctx, s.opt.Project.Name); err != nil {
 			return nil, err
 		}
@@ -318,7 +336,8 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 	var guard *repoGuard // held on: what it keeps read-only was mounted when the box was made
 	if !rec.RO {
 		if guard, err = guardRepo(s.opt.Dir, cfg.Box.Writable); err != nil {
-			s.log.Warn("files in the repo are not held", slog.String("box", rec.ID), slog.String("error", err.Error()))
+			_ = l.Close()
+			return nil, err
 		}
 	}
 	b, err := s.vmKeep(ctx, rec, u, l, guard)
@@ -327,10 +346,7 @@ func (s *Supervisor) vmBack(ctx context.Context, rec state.Box) (*sandbox, error
 		_ = l.Close()
 		return nil, err
 	}
-	host := v.host()
-	s.serving.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), vmStopTimeout)
-		defer cancel()
+	later(func(ctx context.Context) {
 		if runs, err := container.Runs(ctx, host, rec.ID); err != nil || !runs {
 			s.log.Info("box is gone", slog.String("box", rec.ID), slog.Bool("machine_answers", err == nil))
 			s.vmForget(b)

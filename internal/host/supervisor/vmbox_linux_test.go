@@ -74,7 +74,7 @@ func (m *podmanVM) Run(_ context.Context, c machine.Command) ([]byte, error) {
 	switch {
 	case strings.Contains(line, "podman run --detach"):
 		m.runs[name("--name ")] = true
-		return []byte("true\n"), nil
+		return []byte("true\n" + mountsOf(c.Argv)), nil
 	case strings.Contains(line, "podman rm"):
 		for n := range m.runs {
 			if slices.Contains(c.Argv, n) {
@@ -89,6 +89,30 @@ func (m *podmanVM) Run(_ context.Context, c machine.Command) ([]byte, error) {
 		}
 	}
 	return nil, nil
+}
+
+// mountsOf is what is mounted in a container that was made by a command line, each below what is above it.
+func mountsOf(argv []string) string {
+	var b strings.Builder
+	ids := map[string]int{}
+	for i, arg := range argv {
+		v, ok := strings.CutPrefix(arg, "--volume=")
+		at, options, _ := strings.Cut(v, ":")
+		if !ok {
+			continue
+		}
+		ids[at] = i
+		above := filepath.Dir(at)
+		for ids[above] == 0 && above != "/" && above != "." {
+			above = filepath.Dir(above)
+		}
+		mode := "rw"
+		if strings.HasSuffix(options, ":ro") {
+			mode = "ro"
+		}
+		fmt.Fprintf(&b, "%d %d 0:1 %s %s %s - 9p mount0 rw\n", i, ids[above], at, at, mode)
+	}
+	return b.String()
 }
 
 // Argv runs what is meant for our program in the container on this computer.
@@ -656,5 +680,49 @@ func TestEngineThatFailsIsExplained(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A supervisor that comes back holds what a machine's box must not write. Where it cannot, the box is ended, and not only warned of.
+func TestBoxWhoseRepoCannotBeHeldAgainIsEnded(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		s, m := vmWorld(t, vmConfig)
+		if err := os.Mkdir(filepath.Join(s.opt.Dir, ".git"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		out, err := s.CreateBox(t.Context(), control.BoxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.keep.Store(true)
+		s.close()
+		if !held {
+			if err := os.Symlink("/etc", filepath.Join(s.opt.Dir, ".idea")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := start(t, s.opt)
+		t.Cleanup(next.close)
+		next.vm.m = m
+		next.adoptAll(t.Context())
+		if got := next.longLived() != nil; got != held {
+			t.Errorf("held: %t; the box goes on: %t", held, got)
+		}
+		goes := func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.runs[container.Name(out.ID)]
+		}
+		for deadline := time.Now().Add(10 * time.Second); goes() != held && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		if goes() != held {
+			t.Errorf("held: %t; its container runs: %t", held, goes())
+		}
+		if held {
+			if _, err := next.StopBox(t.Context(), ""); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }

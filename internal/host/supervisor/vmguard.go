@@ -32,8 +32,8 @@ type repoGuard struct {
 	open    func(string) bool // paths that config.toml leaves open
 	paths   []string
 	marks   []repoMark
-	gitDirs map[string]bool // that are protected
-	left    int
+	gitDirs int // that are protected
+	left    int // directories that may be looked into for more
 	err     error
 }
 
@@ -48,7 +48,7 @@ func guardRepo(dir string, writable []string) (*repoGuard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &repoGuard{root: root, gitDirs: map[string]bool{}, left: maxGitDirs, open: func(p string) bool { return namespace.LeftOpen(writable, p) }}
+	g := &repoGuard{root: root, left: maxGitDirs, open: func(p string) bool { return namespace.LeftOpen(writable, p) }}
 	g.git(".git")
 	if !g.open(".git") {
 		g.led(dir)
@@ -73,69 +73,60 @@ func (g *repoGuard) fail(err error) {
 
 // git protects a repository's .git, a directory with all that belongs to it, or a file that says where that is.
 func (g *repoGuard) git(dir string) {
-	info, err := g.root.Lstat(dir)
-	if err != nil || g.open(dir) {
+	if info, err := g.root.Lstat(dir); err == nil && info.IsDir() && !g.open(dir) {
+		namespace.WalkGit(g, dir)
 		return
 	}
-	switch {
-	case info.Mode()&fs.ModeSymlink != 0:
-		g.fail(&control.Error{Code: control.CodeBad, Detail: dir + " is a symbolic link, which no mount keeps as it is", Hint: `put a file "gitdir: PATH" there instead, or run with --ro`})
-	case !info.IsDir():
-		g.readOnly(dir)
-	default:
-		g.gitDir(dir)
-		g.submodules(dir)
-		g.modules(path.Join(dir, "modules"))
-		extended := g.extended(dir)
-		for _, name := range g.subdirs(path.Join(dir, "worktrees")) {
-			at := path.Join(dir, "worktrees", name)
-			if extended {
-				g.mark(path.Join(at, "config.worktree"), "")
-			}
-			for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
-				g.readOnly(path.Join(at, n))
-			}
+	g.readOnly(dir)
+}
+
+// look is Lstat that follows no link on the way to p either: a box could have made one, and what is looked at would not be what the
+// container mounts.
+func (g *repoGuard) look(p string) (fs.FileInfo, error) {
+	for i := range p {
+		if p[i] != '/' {
+			continue
 		}
+		switch info, err := g.root.Lstat(p[:i]); {
+		case err != nil:
+			return nil, err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return nil, isLink(p[:i])
+		}
+	}
+	return g.root.Lstat(p)
+}
+
+// isLink refuses a link in a place that is to be read-only: no mount is over the link itself, and who could write beside it could put
+// something else in its place.
+func isLink(p string) error {
+	return &control.Error{
+		Code: control.CodeBad, Detail: p + " is a symbolic link, which a container cannot hold read-only",
+		Hint: `put what it leads to there (for .git, a file "gitdir: PATH"); or let config.toml leave it open ([box] writable); or run with --ro`,
 	}
 }
 
-// submodules protects the git directories of the submodules that the configuration in dir tells of. That is read-only in every box, while
-// most of what lies in .git/modules is a box's to write: it could be made to look like something else.
-func (g *repoGuard) submodules(dir string) {
-	for _, name := range namespace.Submodules(g.config(dir)) {
-		if at := path.Join(dir, "modules", name); !g.gitDirs[at] && g.there(at) && g.count(at) {
-			g.gitDir(at)
-			g.submodules(at)
-		}
-	}
+// missing tells of an error that there is nothing.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// there tells whether something is at p. What cannot be looked at is not passed over.
-func (g *repoGuard) there(p string) bool {
-	_, err := g.root.Lstat(p)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+// There implements namespace.GitTree.
+func (g *repoGuard) There(p string) bool {
+	if g.open(p) {
+		return false
+	}
+	_, err := g.look(p)
+	if err != nil && !missing(err) {
 		g.fail(err)
 	}
 	return err == nil
 }
 
-// modules protects every other git directory below .git/modules, at any depth: a submodule's name may have slashes.
-func (g *repoGuard) modules(dir string) {
-	for _, name := range g.subdirs(dir) {
-		at := path.Join(dir, name)
-		if !g.gitDirs[at] && !g.there(path.Join(at, "HEAD")) {
-			g.modules(at)
-			continue
-		}
-		g.gitDir(at)
-		g.modules(path.Join(at, "modules"))
-	}
-}
-
-// subdirs are the directories in one, each counted. A box could make so many entries, or take away the right to read them, that some were
-// not seen: then there is no box.
-func (g *repoGuard) subdirs(dir string) []string {
-	if g.err != nil || !g.there(dir) {
+// Subdirs implements namespace.GitTree. A box could make so many entries, or take away the right to read them, that some were not seen:
+// then there is no box.
+func (g *repoGuard) Subdirs(dir string) []string {
+	if g.err != nil || !g.There(dir) {
 		return nil
 	}
 	f, err := g.root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
@@ -158,74 +149,111 @@ func (g *repoGuard) subdirs(dir string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && g.count(path.Join(dir, e.Name())) {
+		switch {
+		case e.Type()&fs.ModeSymlink != 0: // git follows one that it takes for a submodule
+			g.fail(isLink(path.Join(dir, e.Name())))
+			return nil
+		case e.IsDir():
 			names = append(names, e.Name())
 		}
+	}
+	if g.left -= len(names); g.left < 0 {
+		g.many()
+		return nil
 	}
 	slices.Sort(names)
 	return names
 }
 
-// count counts the directory at p, once, and reports whether there may be so many.
-func (g *repoGuard) count(p string) bool {
-	if g.gitDirs[p] {
-		return true
-	}
-	if g.left--; g.left >= 0 {
-		return true
-	}
+func (g *repoGuard) many() {
 	g.fail(&control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the repo has over %d submodules and worktrees, too many to hold read-only in a container", maxGitDirs), Hint: "run with --ro"})
-	return false
 }
 
-// gitDir protects one git directory.
-func (g *repoGuard) gitDir(dir string) {
-	if g.err != nil || g.gitDirs[dir] {
-		return
+// GitDir implements namespace.GitTree.
+func (g *repoGuard) GitDir(dir string, extended bool) bool {
+	if g.gitDirs++; g.gitDirs > maxGitDirs+1 { // the repo's own is no submodule's
+		g.many()
 	}
-	g.gitDirs[dir] = true
-	for _, n := range []string{"hooks", "info"} {
-		if err := g.root.Mkdir(path.Join(dir, n), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			g.fail(err)
-		}
-	}
+	g.make(path.Join(dir, "hooks"))
+	g.make(path.Join(dir, "info"))
 	g.mark(path.Join(dir, "commondir"), ownCommonDir)
-	if g.extended(dir) {
+	if extended {
 		g.mark(path.Join(dir, "config.worktree"), "")
 	}
 	for _, n := range []string{"config", "config.worktree", "commondir", "hooks", "info"} {
+		g.readOnly(path.Join(dir, n))
+	}
+	return g.err == nil
+}
+
+// Worktree implements namespace.GitTree.
+func (g *repoGuard) Worktree(dir string, extended bool) {
+	if extended {
+		g.mark(path.Join(dir, "config.worktree"), "")
+	}
+	for _, n := range []string{"config.worktree", "commondir", "gitdir"} {
 		g.readOnly(path.Join(dir, n))
 	}
 }
 
 // led protects what .git/config leads git to in the repo: what is missing there is made, empty, or the box would make it.
 func (g *repoGuard) led(repo string) {
-	files, dirs := namespace.LedBy(g.config(".git"), repo)
+	files, dirs := namespace.LedBy(g.Config(".git"), repo)
 	for _, p := range files {
-		if g.open(p) {
-			continue
-		}
-		if g.root.MkdirAll(path.Dir(p), 0o755) == nil {
-			g.mark(p, "")
-		}
-		g.readOnly(p)
-	}
-	for _, p := range dirs {
 		if !g.open(p) {
-			_ = g.root.MkdirAll(p, 0o755) // what is in its way is no directory of programs
+			g.make(path.Dir(p))
+			g.mark(p, "")
 			g.readOnly(p)
 		}
 	}
+	for _, p := range dirs {
+		if g.open(p) {
+			continue
+		}
+		if info, err := g.look(p); err != nil || !info.Mode().IsRegular() { // a file that stays one holds no programs
+			g.make(p)
+		}
+		g.readOnly(p)
+	}
 }
 
-// extended tells whether git reads a config.worktree beside the config in dir (extensions.worktreeConfig, git-config(1)).
-func (g *repoGuard) extended(dir string) bool {
-	return strings.Contains(strings.ToLower(g.config(dir)), "worktreeconfig")
+// make makes the directory p and those above it where they are missing. What is in its way is refused: a box could take it away, and make
+// the directory.
+func (g *repoGuard) make(p string) {
+	if g.err != nil || p == "." || g.open(p) {
+		return
+	}
+	if g.make(path.Dir(p)); g.err != nil {
+		return
+	}
+	if err := g.root.Mkdir(p, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		g.fail(err)
+		return
+	}
+	switch info, err := g.look(p); {
+	case err != nil:
+		g.fail(err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		g.fail(isLink(p))
+	case !info.IsDir():
+		g.fail(notHeld(p))
+	}
 }
 
-// config reads the configuration of a git directory, as far as namespace.MaxGitConfig; "" where there is none.
-func (g *repoGuard) config(dir string) string {
-	f, err := g.root.OpenFile(path.Join(dir, "config"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+func notHeld(p string) error {
+	return &control.Error{
+		Code: control.CodeBad, Detail: p + " is not what git wants there, and cannot be held read-only in a container",
+		Hint: "take it away; or let config.toml leave it open ([box] writable); or run with --ro",
+	}
+}
+
+// Config implements namespace.GitTree.
+func (g *repoGuard) Config(dir string) string {
+	name := path.Join(dir, "config")
+	if info, err := g.look(name); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	f, err := g.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}
@@ -240,22 +268,32 @@ func (g *repoGuard) config(dir string) string {
 	return string(text)
 }
 
-// readOnly adds an entry that exists. A link is left as it is: a mount would be over what it leads to.
+// readOnly adds an entry that exists, unless config.toml leaves it open.
 func (g *repoGuard) readOnly(p string) {
-	info, err := g.root.Lstat(p)
-	if err == nil && !g.open(p) && (info.IsDir() || info.Mode().IsRegular()) {
+	if g.err != nil || g.open(p) {
+		return
+	}
+	switch info, err := g.look(p); {
+	case err != nil && missing(err):
+	case err != nil:
+		g.fail(err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		g.fail(isLink(p))
+	case info.IsDir() || info.Mode().IsRegular():
 		g.paths = append(g.paths, p)
+	default:
+		g.fail(notHeld(p))
 	}
 }
 
 // mark makes a file of ours if it is missing, and holds one that is ours. Somebody's own stays as it is.
 func (g *repoGuard) mark(p, content string) {
 	for range 100 { // another box may be taking it away at this moment
-		if g.err != nil {
+		if g.err != nil || g.open(p) {
 			return
 		}
-		if info, err := g.root.Lstat(p); err == nil && !info.Mode().IsRegular() {
-			return
+		if info, err := g.look(p); err == nil && !info.Mode().IsRegular() || err != nil && !missing(err) {
+			return // readOnly says what is wrong with it
 		}
 		f, err := g.root.OpenFile(p, os.O_CREATE|os.O_RDWR|syscall.O_NONBLOCK, 0o644)
 		if errors.Is(err, fs.ErrPermission) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -49,7 +50,7 @@ func held(t *testing.T, dir string, writable ...string) *repoGuard {
 // is missing is there first.
 func TestGuardedPathsOfTheRepo(t *testing.T) {
 	dir := repoWith(t, map[string]string{
-		".git/HEAD": "", ".git/config": "", ".vscode/": "", ".idea": "->/etc", ".envrc": "x",
+		".git/HEAD": "", ".git/config": "", ".vscode/": "", ".envrc": "x",
 		".git/modules/lib/HEAD": "", ".git/modules/lib/config": "", ".git/modules/a/b/HEAD": "",
 		".git/worktrees/w/commondir": "../..", ".git/worktrees/w/gitdir": "/x",
 	})
@@ -157,6 +158,78 @@ func TestFileOfOursIsTakenAwayByTheLastBox(t *testing.T) {
 	held(t, dir).release(true)
 	if there("commondir") || there("config.worktree") {
 		t.Error("it stays after the last box")
+	}
+}
+
+// Git keeps the submodules of a linked worktree, and the worktrees of a submodule, in git directories of their own.
+func TestSubmodulesOfWorktreesAreHeld(t *testing.T) {
+	g := held(t, repoWith(t, map[string]string{
+		".git/HEAD": "", ".git/config": "[submodule \"sub\"]\n\turl = x\n", ".git/worktrees/w/gitdir": "/x",
+		".git/worktrees/w/modules/sub/config": "", ".git/worktrees/w/modules/other/HEAD": "",
+		".git/modules/lib/HEAD": "", ".git/modules/lib/config": "[extensions]\nworktreeConfig = true\n", ".git/modules/lib/worktrees/v/gitdir": "/y",
+	}))
+	defer g.release(true)
+	for _, p := range []string{
+		".git/worktrees/w/modules/sub/config", ".git/worktrees/w/modules/sub/hooks", ".git/worktrees/w/modules/other/hooks",
+		".git/modules/lib/worktrees/v/gitdir", ".git/modules/lib/worktrees/v/config.worktree",
+	} {
+		if !slices.Contains(g.paths, p) {
+			t.Errorf("%s is not among %q", p, g.paths)
+		}
+	}
+}
+
+// What no mount can hold makes no box, unless the operator leaves it open: a link that is guarded or on the way there, and what is neither
+// file nor directory. Nothing is made through it.
+func TestPathThatCannotBeHeldIsRefused(t *testing.T) {
+	const led = "[core]\n\thooksPath = tools/hooks\n[include]\n\tpath = ../shared/gitconfig\n"
+	for name, tt := range map[string]struct {
+		files map[string]string
+		path  string // which it tells of, and which opens it
+	}{
+		"a link":                                {map[string]string{".idea": "->/etc", "elsewhere/": ""}, ".idea"},
+		"a link for hooks":                      {map[string]string{".git/hooks": "->../elsewhere", "elsewhere/": ""}, ".git/hooks"},
+		"a link for commondir":                  {map[string]string{".git/commondir": "->../elsewhere/c", "elsewhere/": ""}, ".git/commondir"},
+		"a link for a submodule":                {map[string]string{".git/modules/lib": "->../../elsewhere", "elsewhere/HEAD": ""}, ".git/modules/lib"},
+		"a link for modules":                    {map[string]string{".git/modules": "->../elsewhere", "elsewhere/lib/HEAD": "", ".git/config": "[submodule \"lib\"]\n"}, ".git/modules"},
+		"a link on the way to hooks":            {map[string]string{".git/config": led, "tools": "->elsewhere", "elsewhere/": ""}, "tools"},
+		"a file on the way to hooks":            {map[string]string{".git/config": led, "tools": "", "elsewhere/": ""}, "tools"},
+		"a link on the way to what is included": {map[string]string{".git/config": led, "shared": "->elsewhere", "elsewhere/": ""}, "shared"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.files[".git/HEAD"] = ""
+			dir := repoWith(t, tt.files)
+			before, err := os.ReadDir(filepath.Join(dir, "elsewhere"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := guardRepo(dir, nil); err == nil || !strings.HasPrefix(err.Error(), tt.path+" is ") {
+				t.Errorf("got %v, want one that tells of %s", err, tt.path)
+			}
+			after, err := os.ReadDir(filepath.Join(dir, "elsewhere"))
+			if err != nil || len(after) != len(before) {
+				t.Errorf("through the link something was made: %v, %v", after, err)
+			}
+			if _, err := os.Lstat(filepath.Join(dir, ".git/commondir")); err == nil && tt.path != ".git/commondir" {
+				t.Error("a file of ours is left")
+			}
+			open := tt.path
+			if open == ".git/modules/lib" {
+				open = ".git/modules"
+			}
+			g, err := guardRepo(dir, []string{open})
+			if err != nil {
+				t.Fatalf("control, left open by the operator: %v", err)
+			}
+			g.release(true)
+		})
+	}
+	dir := repoWith(t, map[string]string{".git/HEAD": ""})
+	if err := syscall.Mkfifo(filepath.Join(dir, ".envrc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := guardRepo(dir, nil); err == nil || !strings.Contains(err.Error(), ".envrc") {
+		t.Errorf("a FIFO: %v", err)
 	}
 }
 
