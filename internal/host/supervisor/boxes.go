@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"foldyard/internal/host/config"
@@ -99,6 +98,10 @@ func (s *Supervisor) notes() []string {
 
 // make builds and serves a box. Nothing is left behind on an error.
 func (s *Supervisor) make(ctx context.Context, cfg *config.Effective, q control.BoxRequest, name string) (_ *sandbox, err error) {
+	if q.Home || !q.Oneshot {
+		s.homes.RLock()
+		defer s.homes.RUnlock()
+	}
 	if isVM(cfg) {
 		return s.makeVM(ctx, cfg, q, name)
 	}
@@ -245,10 +248,12 @@ func (s *Supervisor) StopBox(ctx context.Context, id string) (control.Stopped, e
 		return out, err
 	}
 	s.endSession(ctx)
-	if b.inVM() && !slices.ContainsFunc(s.running(), (*sandbox).inVM) {
-		return out, s.vmStop(ctx)
+	if !b.inVM() {
+		return out, nil
 	}
-	return out, nil
+	s.vm.mu.Lock()
+	defer s.vm.mu.Unlock()
+	return out, s.vmIdle(ctx)
 }
 
 // stopBox ends a box: it asks the keeper, and kills it when it does not answer. A box that is still there then is an error, and is

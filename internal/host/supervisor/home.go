@@ -15,8 +15,10 @@ import (
 	"foldyard/internal/host/state"
 )
 
-// ResetHome empties the kept home. It must be in no box's hands.
+// ResetHome empties the kept home. It must be in no box's hands: none that would use it is made meanwhile.
 func (s *Supervisor) ResetHome(ctx context.Context) error {
+	s.homes.Lock()
+	defer s.homes.Unlock()
 	if b := s.longLived(); b != nil {
 		return &control.Error{Code: control.CodeConflict, Detail: "the box that runs uses the home", Hint: "fy down"}
 	}
@@ -31,18 +33,13 @@ func (s *Supervisor) ResetHome(ctx context.Context) error {
 
 // resetVMHome removes the volume in the machine that is the kept home there. The machine is started for it, and stopped again.
 func (s *Supervisor) resetVMHome(ctx context.Context, cfg *config.Effective) error {
-	s.making.Lock() // no box is made meanwhile
-	defer s.making.Unlock()
 	s.vm.mu.Lock()
+	defer s.vm.mu.Unlock()
 	err := s.vmUp(ctx, cfg)
 	if err == nil {
 		err = vmError(container.ResetHome(ctx, s.vm.host()))
 	}
-	s.vm.mu.Unlock()
-	if !slices.ContainsFunc(s.running(), (*sandbox).inVM) {
-		err = errors.Join(err, s.vmStop(context.WithoutCancel(ctx)))
-	}
-	return err
+	return errors.Join(err, s.vmIdle(context.WithoutCancel(ctx)))
 }
 
 // emptyHome removes a home that boxes wrote, and makes it anew. No link in it is followed.

@@ -96,8 +96,9 @@ type Supervisor struct {
 	busy      int       // boxes that are being made
 	idle      time.Time // since when there is no box
 	rendering sync.Mutex
-	making    sync.Mutex // one long-lived box at a time
-	verifying sync.Mutex // one battery at a time
+	making    sync.Mutex   // one long-lived box at a time
+	homes     sync.RWMutex // read by who makes a box with the kept home, written by who empties it
+	verifying sync.Mutex   // one battery at a time
 
 	serving sync.WaitGroup // what serves boxes
 	quit    context.CancelFunc

@@ -368,6 +368,19 @@ func (s *Supervisor) vmRelease() {
 func (s *Supervisor) vmStop(ctx context.Context) error {
 	s.vm.mu.Lock()
 	defer s.vm.mu.Unlock()
+	return s.vmEnd(ctx)
+}
+
+// vmIdle ends the machine if no box is in it. The caller holds s.vm.mu, as does who makes one: it is in the machine, or not begun.
+func (s *Supervisor) vmIdle(ctx context.Context) error {
+	if slices.ContainsFunc(s.running(), (*sandbox).inVM) {
+		return nil
+	}
+	return s.vmEnd(ctx)
+}
+
+// vmEnd ends the machine. The caller holds s.vm.mu.
+func (s *Supervisor) vmEnd(ctx context.Context) error {
 	if s.vm.m == nil {
 		cfg := s.cfg.Load()
 		if !isVM(cfg) {

@@ -37,7 +37,8 @@ type podmanVM struct {
 	runs map[string]bool
 	ran  []string
 	boot string
-	fail map[string]error // by a part of a command line
+	fail map[string]error         // by a part of a command line
+	hold map[string]chan struct{} // likewise: a command says that it came, and goes on once it is told to
 }
 
 func (m *podmanVM) Kind() string { return config.Lima }
@@ -54,9 +55,15 @@ func (m *podmanVM) Up(ctx context.Context, spec machine.Spec, say func(string)) 
 }
 
 func (m *podmanVM) Run(_ context.Context, c machine.Command) ([]byte, error) {
+	line := strings.Join(c.Argv, " ")
+	for part, gate := range m.hold {
+		if strings.Contains(line, part) {
+			gate <- struct{}{}
+			<-gate
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	line := strings.Join(c.Argv, " ")
 	m.ran = append(m.ran, line)
 	for part, err := range m.fail {
 		if strings.Contains(line, part) {
@@ -681,6 +688,55 @@ func TestEngineThatFailsIsExplained(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who empties the home and who makes a box that uses it wait for each other, and no machine is stopped under a box that has just begun.
+func TestResetOfTheHomeAndAStartWaitForEachOther(t *testing.T) {
+	begin := func(t *testing.T, held string, f func(*Supervisor) error) (*Supervisor, *podmanVM, chan struct{}, chan error) {
+		s, m := vmWorld(t, vmConfig)
+		gate, done := make(chan struct{}), make(chan error, 1)
+		m.hold = map[string]chan struct{}{held: gate}
+		go func() { done <- f(s) }()
+		<-gate
+		return s, m, gate, done
+	}
+	create := func(s *Supervisor) error {
+		_, err := s.CreateBox(t.Context(), control.BoxRequest{Oneshot: true, Home: true})
+		return err
+	}
+	reset := func(s *Supervisor) error { return s.ResetHome(t.Context()) }
+	t.Run("a start during a reset", func(t *testing.T) {
+		s, m, gate, done := begin(t, "podman volume rm", reset)
+		made := make(chan error, 1)
+		go func() { made <- create(s) }()
+		time.Sleep(20 * time.Millisecond) // for a start that does not wait to show it
+		if n := m.count("podman run --detach"); n > 0 {
+			t.Error("a box is made while its home is emptied")
+		}
+		gate <- struct{}{}
+		if err := errors.Join(<-done, <-made); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := m.State(t.Context()); err != nil || st.State != machine.Running || len(s.running()) != 1 {
+			t.Errorf("%d boxes, and the machine is %+v, %v; want one that runs", len(s.running()), st, err)
+		}
+	})
+	t.Run("a reset during a start", func(t *testing.T) {
+		s, m, gate, done := begin(t, "podman run --detach", create)
+		emptied := make(chan error, 1)
+		go func() { emptied <- reset(s) }()
+		time.Sleep(20 * time.Millisecond) // for a reset that does not wait to show it
+		gate <- struct{}{}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if err := <-emptied; code(err) != control.CodeConflict {
+			t.Errorf("the reset: %v, want a conflict", err)
+		}
+		if n := m.count("podman volume rm"); n > 0 {
+			t.Errorf("the home was removed %d times under a box that uses it", n)
+		}
+	})
 }
 
 // A supervisor that comes back holds what a machine's box must not write. Where it cannot, the box is ended, and not only warned of.
