@@ -22,7 +22,7 @@ import (
 // Doctor says whether this computer can have the machine that spec describes, row by row, and how one that runs is. It changes nothing.
 // Of spec only what the operator configures is looked at.
 func Doctor(ctx context.Context, opt Options, spec machine.Spec, now time.Time) []machine.Finding {
-	d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes}
+	d := newDriver(opt)
 	return d.doctor(ctx, spec, now)
 }
 

@@ -36,6 +36,7 @@ const (
 	knobSlowInfo = "says-broken"     // limactl says broken of what runs
 	knobCrash    = "create-crashes"  // limactl dies half way through create
 	knobNoList   = "list-fails"      // limactl list fails
+	knobNoStop   = "stop-hangs"      // limactl stop does not come back
 	knobFull     = "guest-disk-full" // the boot script finds the guest's disk full
 )
 
@@ -197,6 +198,7 @@ start)
 	printf 'foldyard boot report 1\ndigest %s\nfirewall %s\nwalled %s\nboot boot-%s\n' "$digest" "$firewall" "$walled" "$(wc -c <"$lab/boots")" >"$g/run/foldyard/report"
 	;;
 stop)
+	if knob stop-hangs; then exec sleep 600; fi
 	case $2 in --force) ;; *) alive ha || fatal 'expected status Running, got Broken' ;; esac
 	end
 	;;

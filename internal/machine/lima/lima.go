@@ -46,13 +46,19 @@ type Driver struct {
 	limactl string
 	p       platform
 	free    func(dir string) (int64, error)
+
+	patience time.Duration // for one end of the machine, asked or forced
 }
 
 var _ machine.Machine = (*Driver)(nil)
 
+func newDriver(opt Options) *Driver {
+	return &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes, patience: stopTimeout}
+}
+
 // New looks whether this computer can run Lima at all. Errors are *machine.Error.
 func New(ctx context.Context, opt Options) (*Driver, error) {
-	d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes}
+	d := newDriver(opt)
 	for _, c := range d.needs() {
 		if _, err := c.look(ctx); err != nil {
 			return nil, err
@@ -329,14 +335,20 @@ func (d *Driver) Stop(ctx context.Context) error {
 	}
 	nothing := func(string) {}
 	if err == nil && l.Status == "Running" {
-		gentle, cancel := context.WithTimeout(ctx, stopTimeout)
+		gentle, cancel := context.WithTimeout(ctx, d.patience)
 		err := d.run(gentle, nothing, "stop", d.opt.Instance)
 		cancel()
 		if err == nil {
 			return d.reap(ctx)
 		}
 	}
-	return errors.Join(d.run(ctx, nothing, "stop", "--force", d.opt.Instance), d.reap(ctx))
+	forced, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	err = d.run(forced, nothing, "stop", "--force", d.opt.Instance)
+	if forced.Err() != nil && ctx.Err() == nil { // a limactl that hangs leaves it to us
+		err = nil
+	}
+	return errors.Join(err, d.reap(ctx))
 }
 
 // Remove deletes the machine and its disk. limactl need not understand it any more: nothing runs from it afterwards.

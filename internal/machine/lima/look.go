@@ -192,7 +192,7 @@ func (d *Driver) failed(ctx context.Context, err error, say func(string)) error 
 		d.blame(e, text)
 	}
 	say("stops the VM, which cannot be used")
-	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*stopTimeout)
 	defer cancel()
 	e.Err = errors.Join(err, d.Stop(stopCtx))
 	return e

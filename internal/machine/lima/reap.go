@@ -27,7 +27,7 @@ func RemoveAll(ctx context.Context, opt Options) error {
 			continue
 		}
 		opt.Instance = filepath.Base(filepath.Dir(path))
-		d := &Driver{opt: opt, p: platform{opt.GOOS, opt.GOARCH}, free: freeBytes}
+		d := newDriver(opt)
 		d.limactl, _ = lookPath("limactl", opt.Getenv("PATH")) // "" leaves it to us
 		errs = append(errs, d.Remove(ctx))
 	}

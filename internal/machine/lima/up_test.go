@@ -332,3 +332,26 @@ func TestRemoveAll(t *testing.T) {
 		}
 	}
 }
+
+// A limactl that hangs holds up no end: what runs from the instance is killed.
+func TestStopEndsThoughLimactlHangs(t *testing.T) {
+	l := newLab(t)
+	if _, _, err := l.up(labSpec()); err != nil {
+		t.Fatal(err)
+	}
+	l.turn(knobNoStop, "")
+	l.d.patience = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := l.d.Stop(ctx); err != nil || ctx.Err() != nil {
+		t.Errorf("stop: %v, %v", err, ctx.Err())
+	}
+	if n := l.pids(); len(n) > 0 {
+		t.Errorf("processes %v go on", n)
+	}
+	l.turnBack(knobNoStop)
+	l.d.patience = stopTimeout
+	if _, _, err := l.up(labSpec()); err != nil {
+		t.Errorf("control: %v", err)
+	}
+}
