@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,11 +21,14 @@ const connected = '+'
 
 // Stream is a connection to a port in a container.
 type Stream struct {
-	out io.Reader
-	in  *frames
-	raw io.Closer // what in writes to
-	cmd *exec.Cmd
-	end sync.Once
+	out  io.Reader
+	buf  []byte // a frame
+	rest []byte // what was not read of it
+	over bool   // no more comes
+	in   *frames
+	raw  io.Closer // what in writes to
+	cmd  *exec.Cmd
+	end  sync.Once
 }
 
 // Dial connects to a port that something in the box id listens on.
@@ -43,7 +47,7 @@ func Dial(ctx context.Context, h Host, id string, port int) (*Stream, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("reach the VM: %w", err)
 	}
-	s := &Stream{out: out, in: &frames{w: in}, raw: in, cmd: cmd}
+	s := &Stream{out: out, buf: make([]byte, maxFrame), in: &frames{w: in}, raw: in, cmd: cmd}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
@@ -56,8 +60,26 @@ func Dial(ctx context.Context, h Host, id string, port int) (*Stream, error) {
 	return s, nil
 }
 
-// Read reads what the port sends.
-func (s *Stream) Read(p []byte) (int, error) { return s.out.Read(p) }
+// Read reads what the port sends. A connection that is cut before its server ended it is io.ErrUnexpectedEOF.
+func (s *Stream) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		if s.over {
+			return 0, io.EOF
+		}
+		kind, data, err := readFrame(s.out, s.buf)
+		switch {
+		case errors.Is(err, io.EOF):
+			return 0, io.ErrUnexpectedEOF
+		case err != nil:
+			return 0, err
+		}
+		s.over = kind == frameEnd
+		s.rest = data
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
 
 // Write sends to the port.
 func (s *Stream) Write(p []byte) (int, error) {
@@ -85,9 +107,9 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// Connect is what Dial starts in the container: it connects to a port there and relays its standard streams. The other side being gone
-// without a word ends it; a word that its input has ended does not.
-func Connect(port string, in io.Reader, out *os.File) int {
+// Connect is what Dial starts in the container: it connects to a port there and relays its standard streams, in frames, of which the last
+// says that its way ended. The other side being gone without a word ends it; one way's end does not.
+func Connect(port string, in io.Reader, out io.Writer) int {
 	var c net.Conn
 	var err error
 	d := net.Dialer{Timeout: dialTimeout / 2}
@@ -104,25 +126,48 @@ func Connect(port string, in io.Reader, out *os.File) int {
 	if _, err := out.Write([]byte{connected}); err != nil {
 		return 1
 	}
+	sent := make(chan struct{}) // closed when nothing more goes to the port
 	go func() {
-		defer c.Close()
-		buf := make([]byte, maxFrame)
-		for {
-			kind, data, err := readFrame(in, buf)
-			switch {
-			case err != nil:
-				return
-			case kind == frameData:
-				if _, err := c.Write(data); err != nil {
-					return
-				}
-			case kind == frameEnd:
-				if t, ok := c.(*net.TCPConn); ok {
-					_ = t.CloseWrite() // it may have ended
-				}
-			}
-		}
+		defer c.Close() // the other side is gone, or the port takes no more
+		send(c.(*net.TCPConn), in, sync.OnceFunc(func() { close(sent) }))
 	}()
-	_, _ = io.Copy(out, c) // either side may end it
-	return 0
+	frames := frames{w: out}
+	buf := make([]byte, maxFrame)
+	for {
+		n, err := c.Read(buf)
+		if n > 0 && frames.send(frameData, buf[:n]) != nil {
+			return 1
+		}
+		if errors.Is(err, io.EOF) {
+			if frames.send(frameEnd, nil) != nil {
+				return 1
+			}
+			<-sent
+			return 0
+		}
+		if err != nil {
+			return 1
+		}
+	}
+}
+
+// send passes frames on to c, and tells ended when one says that it was the last, or no more comes. It returns when the other side is gone.
+func send(c *net.TCPConn, in io.Reader, ended func()) {
+	defer ended()
+	buf := make([]byte, maxFrame)
+	for {
+		kind, data, err := readFrame(in, buf)
+		if err != nil {
+			return
+		}
+		switch kind {
+		case frameData:
+			if _, err := c.Write(data); err != nil {
+				return
+			}
+		case frameEnd:
+			_ = c.CloseWrite() // it may have ended
+			ended()
+		}
+	}
 }

@@ -2,6 +2,7 @@ package container
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -67,6 +68,61 @@ func TestDialCarriesBothWays(t *testing.T) {
 		}
 		_ = s.Close()
 		_ = s.Close() // again
+	}
+}
+
+// A server that ends its own half first goes on to read, and one that is cut off is told from one that ended.
+func TestServerMayEndItsHalfFirst(t *testing.T) {
+	l, port := listenOn(t, "127.0.0.1:0")
+	got := make(chan string, 1)
+	go func() {
+		for _, cut := range []bool{false, true} {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c := conn.(*net.TCPConn)
+			_, _ = io.WriteString(c, "hello")
+			if cut {
+				_, _ = c.Read(make([]byte, 1))
+				_ = c.SetLinger(0)
+				_ = c.Close()
+				return
+			}
+			_ = c.CloseWrite()
+			b, _ := io.ReadAll(c)
+			_ = c.Close()
+			got <- string(b)
+		}
+	}()
+	s, err := Dial(t.Context(), dialHost(t), "b1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if b, err := io.ReadAll(s); err != nil || string(b) != "hello" {
+		t.Errorf("the server's half: %q, %v", b, err)
+	}
+	sent := strings.Repeat("after the server's end ", 10_000)
+	if _, err := io.WriteString(s, sent); err != nil {
+		t.Error(err)
+	}
+	if err := s.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	if b := <-got; b != sent {
+		t.Errorf("the server read %d bytes, want %d", len(b), len(sent))
+	}
+	cut, err := Dial(t.Context(), dialHost(t), "b1", port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cut.Close()
+	if _, err := io.WriteString(cut, "x"); err != nil {
+		t.Error(err)
+	}
+	if b, err := io.ReadAll(cut); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.HasPrefix("hello", string(b)) {
+		t.Errorf("a reset: %q, %v; want io.ErrUnexpectedEOF", b, err)
 	}
 }
 
