@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"path/filepath"
 	"strings"
 
 	"foldyard/internal/box/container"
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/host/config"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
 	"foldyard/internal/machine"
@@ -39,6 +41,10 @@ func (s *Supervisor) verifyVM(ctx context.Context, b *sandbox, q control.VerifyR
 		Closed:    []uint16{s.vm.band + state.PortSSH},
 		Synthetic: []netip.Prefix{dest.SyntheticV4()}, Repo: s.opt.Dir, Version: s.opt.Version, Kernel: guestKernel(ctx, s.vm.m),
 		Places: s.vmPlaces(b, image),
+	}
+	if b.rec.Backend == config.Lima {
+		l := limaOptions(s.opt.Host, s.opt.Project.Name)
+		o.Dir, _ = filepath.EvalSymlinks(filepath.Join(l.Home, l.Instance)) // which is what limactl uses
 	}
 	b.probing.Store(true)
 	defer b.probing.Store(false)

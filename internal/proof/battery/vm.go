@@ -41,6 +41,7 @@ type VMOptions struct {
 	Free                []uint16     // ports to listen on for the time of the run: likewise, of the project's band
 	Synthetic           []netip.Prefix
 	Repo                string
+	Dir                 string // that the machine's own processes on this computer name on their command lines; "" if there is none
 	Version             string
 	Kernel              string // the guest's
 }
@@ -164,7 +165,7 @@ func (o VMOptions) place(ctx context.Context, p VMPlace, nonce, answer string, e
 	if err != nil {
 		return []proof.Row{row("plan", "the plan", proof.Unproven, proof.SeenByHost, err.Error())}
 	}
-	watch := watchSockets(o.watchedAddrs())
+	watch := watchSockets(o.watchedAddrs(), o.Dir)
 	out, err := p.Run(ctx, input)
 	seen, watching := watch.end()
 	var got []vmprobe.Outcome
@@ -237,8 +238,7 @@ func nowayIPv6(t vmprobe.Try, g vmprobe.Outcome) bool {
 	if !to.Is6() || g.Outcome == vmprobe.Reached {
 		return false
 	}
-	return strings.Contains(g.Detail, "network is unreachable") || strings.Contains(g.Detail, "no route to host") || strings.Contains(g.Detail, "cannot assign requested address") ||
-		strings.Contains(g.Detail, vmprobe.NoIPv6)
+	return vmprobe.NoWay(g.Detail)
 }
 
 // names judges a question put to an address that has no resolver: only our own answer may come back.

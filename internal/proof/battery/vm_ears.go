@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -85,17 +86,22 @@ func (e *vmEars) close() {
 type socketWatch struct {
 	stop, done chan struct{}
 	want       map[string]netip.Addr // by what /proc/net calls it
-	old        map[string]bool       // sockets that were there before: the operator's own, or one that takes its time to close
+	old        map[string]bool       // sockets that were there before and are not the machine's: the operator's own, or one that closes
 	seen       map[netip.Addr]bool
 	ok         bool
 }
 
-func watchSockets(addrs []netip.Addr) *socketWatch {
+// watchSockets begins to look. Processes whose command line names a path below dir are the machine's: what they hold already counts too.
+func watchSockets(addrs []netip.Addr, dir string) *socketWatch {
 	w := &socketWatch{stop: make(chan struct{}), done: make(chan struct{}), want: map[string]netip.Addr{}, old: map[string]bool{}, seen: map[netip.Addr]bool{}}
 	for _, a := range addrs {
 		w.want[procAddr(a)] = a
 	}
-	w.look(func(socket string, _ netip.Addr) { w.old[socket] = true })
+	held := map[string]netip.Addr{} // by what /proc/PID/fd calls it
+	w.look(func(socket, inode string, to netip.Addr) { w.old[socket], held["socket:["+inode+"]"] = true, to })
+	for _, to := range heldBelow(dir, held) {
+		w.seen[to] = true
+	}
 	go func() {
 		defer close(w.done)
 		t := time.NewTicker(50 * time.Millisecond)
@@ -106,7 +112,7 @@ func watchSockets(addrs []netip.Addr) *socketWatch {
 				ended = true
 			case <-t.C:
 			}
-			w.ok = w.look(func(socket string, to netip.Addr) {
+			w.ok = w.look(func(socket, _ string, to netip.Addr) {
 				if !w.old[socket] {
 					w.seen[to] = true
 				}
@@ -116,8 +122,28 @@ func watchSockets(addrs []netip.Addr) *socketWatch {
 	return w
 }
 
+// heldBelow returns where those sockets lead that are open in processes whose command line names a path below dir.
+func heldBelow(dir string, sockets map[string]netip.Addr) (to []netip.Addr) {
+	if dir == "" || len(sockets) == 0 {
+		return nil
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is ours
+	for _, fd := range fds {
+		name, err := os.Readlink(fd)
+		a, ok := sockets[name]
+		if err != nil || !ok {
+			continue
+		}
+		line, err := os.ReadFile("/proc/" + strings.Split(fd, "/")[2] + "/cmdline")
+		if err == nil && strings.Contains(string(line), dir+"/") {
+			to = append(to, a)
+		}
+	}
+	return to
+}
+
 // look reads the kernel's tables, tells of each socket toward what is watched, and reports whether it could.
-func (w *socketWatch) look(tell func(socket string, to netip.Addr)) bool {
+func (w *socketWatch) look(tell func(socket, inode string, to netip.Addr)) bool {
 	read := 0
 	for _, table := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		b, err := os.ReadFile("/proc/net/" + table)
@@ -127,12 +153,12 @@ func (w *socketWatch) look(tell func(socket string, to netip.Addr)) bool {
 		read++
 		for line := range strings.Lines(string(b)) {
 			col := strings.Fields(line)
-			if len(col) < 4 {
+			if len(col) < 10 {
 				continue
 			}
 			remote, _, _ := strings.Cut(col[2], ":")
 			if a, ok := w.want[remote]; ok {
-				tell(table+" "+col[1]+" "+col[2], a)
+				tell(table+" "+col[1]+" "+col[2], col[9], a)
 			}
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -184,7 +186,7 @@ func TestSocketsAreSeen(t *testing.T) {
 	}
 	fresh, old, other := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")
 	dial(old.String())
-	w := watchSockets([]netip.Addr{fresh, old, other})
+	w := watchSockets([]netip.Addr{fresh, old, other}, "/no/machine")
 	dial(fresh.String())
 	seen, ok := w.end()
 	if !ok {
@@ -193,11 +195,21 @@ func TestSocketsAreSeen(t *testing.T) {
 	if !seen[fresh] || seen[old] || seen[other] {
 		t.Errorf("saw %v, want the connection to %s alone", seen, fresh)
 	}
+	// This process takes the machine's part: what it holds since before is a way out.
+	self, err := os.ReadFile("/proc/self/cmdline")
+	if err != nil {
+		t.Skip(err)
+	}
+	program, _, _ := strings.Cut(string(self), "\x00")
+	seen, _ = watchSockets([]netip.Addr{fresh, old, other}, filepath.Dir(program)).end()
+	if !seen[fresh] || !seen[old] || seen[other] {
+		t.Errorf("of the machine's own sockets saw %v, want those to %s and %s", seen, fresh, old)
+	}
 }
 
 // A machine's datagrams leave by sockets that are connected to nothing, so that what is said of them is the guest's word.
 func TestNothingOfDatagramsIsSeenByTheHost(t *testing.T) {
-	w := watchSockets([]netip.Addr{netip.MustParseAddr("127.0.0.2")})
+	w := watchSockets([]netip.Addr{netip.MustParseAddr("127.0.0.2")}, "")
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

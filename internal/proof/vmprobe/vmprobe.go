@@ -220,18 +220,45 @@ func (t Try) linkLocal(ctx context.Context) (outcome, detail string) {
 	if err != nil || lerr != nil {
 		return Failed, fmt.Sprint(errors.Join(err, lerr))
 	}
-	outcome, detail = Refused, NoIPv6
+	var names []string
 	for _, l := range links {
-		if l.Flags&net.FlagLoopback != 0 || l.Flags&net.FlagUp == 0 {
-			continue
+		if l.Flags&net.FlagLoopback == 0 && l.Flags&net.FlagUp != 0 {
+			names = append(names, l.Name)
 		}
+	}
+	return onLinks(names, func(name string) (outcome, detail string) {
 		on := t
-		on.Target = netip.AddrPortFrom(to.Addr().WithZone(l.Name), to.Port()).String()
-		if outcome, detail = on.tcp(ctx); outcome == Reached {
-			return outcome, l.Name + ": " + detail
+		on.Target = netip.AddrPortFrom(to.Addr().WithZone(name), to.Port()).String()
+		return on.tcp(ctx)
+	})
+}
+
+// onLinks tries each link, and tells of the one where most came of it: reached before silent before refused. One without IPv6 says nothing
+// of the others.
+func onLinks(names []string, try func(name string) (outcome, detail string)) (outcome, detail string) {
+	outcome, detail = Refused, NoIPv6
+	none := true
+	for _, name := range names {
+		o, d := try(name)
+		switch {
+		case o == Reached:
+			return o, name + ": " + d
+		case NoWay(d):
+		case none || o == Silent && outcome == Refused:
+			outcome, detail, none = o, name+": "+d, false
 		}
 	}
 	return outcome, detail
+}
+
+// NoWay tells from a try's detail that there was no way to send anything: no firewall refused it.
+func NoWay(detail string) bool {
+	for _, s := range []string{"network is unreachable", "no route to host", "cannot assign requested address", NoIPv6} {
+		if strings.Contains(detail, s) {
+			return true
+		}
+	}
+	return false
 }
 
 func (t Try) udp(ctx context.Context) (outcome, detail string) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -150,6 +151,35 @@ func TestBadPlanIsAnError(t *testing.T) {
 	for _, args := range [][]string{nil, {"teleport"}, {"/no/such", "/tmp/x"}, {"a", "b", "c"}} {
 		if code := Main(t.Context(), args, strings.NewReader("{"), io.Discard); code == 0 {
 			t.Errorf("%q: taken", args)
+		}
+	}
+}
+
+// What came of a try on one link is not lost by the next.
+func TestEveryLinkCounts(t *testing.T) {
+	const none = "dial tcp [fe80::2%b]:1: connect: network is unreachable"
+	for name, tt := range map[string]struct {
+		links           [][2]string
+		outcome, detail string
+	}{
+		"no links":                       {nil, Refused, NoIPv6},
+		"none has IPv6":                  {[][2]string{{Refused, none}, {Refused, none}}, Refused, NoIPv6},
+		"the last has none":              {[][2]string{{Refused, "permission denied"}, {Refused, none}}, Refused, "0: permission denied"},
+		"the first is silent":            {[][2]string{{Silent, "i/o timeout"}, {Refused, "permission denied"}}, Silent, "0: i/o timeout"},
+		"the last is silent":             {[][2]string{{Refused, "permission denied"}, {Silent, "i/o timeout"}}, Silent, "1: i/o timeout"},
+		"one is reached":                 {[][2]string{{Silent, "i/o timeout"}, {Reached, "connected"}, {Refused, none}}, Reached, "1: connected"},
+		"the only one that has it tells": {[][2]string{{Refused, none}, {Refused, "connection refused"}}, Refused, "1: connection refused"},
+	} {
+		var names []string
+		for i := range tt.links {
+			names = append(names, strconv.Itoa(i))
+		}
+		outcome, detail := onLinks(names, func(name string) (string, string) {
+			i, _ := strconv.Atoi(name)
+			return tt.links[i][0], tt.links[i][1]
+		})
+		if outcome != tt.outcome || detail != tt.detail {
+			t.Errorf("%s: %s, %q; want %s, %q", name, outcome, detail, tt.outcome, tt.detail)
 		}
 	}
 }
