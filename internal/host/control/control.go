@@ -304,6 +304,7 @@ type Reloaded struct {
 	Changed bool     `json:"changed"`
 	Restart []string `json:"restart,omitempty"` // settings that hold only once the supervisor was restarted
 	Boxes   []string `json:"boxes,omitempty"`   // settings that hold only for boxes made from now on
+	Machine bool     `json:"machine,omitempty"` // the VM is to be another one, which fy up makes of it
 }
 
 // Duration travels as text ("2m0s").

@@ -42,8 +42,16 @@ func (s *Supervisor) Reload(ctx context.Context) (control.Reloaded, error) {
 	if old.Proxy.Ask != next.Proxy.Ask {
 		out.Restart = append(out.Restart, "[proxy] ask")
 	}
-	if !reflect.DeepEqual(old.Box, next.Box) || old.Machine != next.Machine {
-		out.Boxes = append(out.Boxes, "[box]", "[machine]")
+	box := !reflect.DeepEqual(old.Box, next.Box)
+	if box {
+		out.Boxes = append(out.Boxes, "[box]")
+	}
+	switch {
+	case old.Machine == next.Machine:
+	case box || old.Machine.Backend != next.Machine.Backend:
+		out.Boxes = append(out.Boxes, "[machine]")
+	default:
+		out.Machine = isVM(next)
 	}
 	s.mu.Lock()
 	s.checkout = checkout

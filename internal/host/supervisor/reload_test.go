@@ -2,9 +2,13 @@ package supervisor
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"foldyard/internal/host/config"
 )
 
 // A box is made by config.toml as it is then, and none is made by one that is wrong.
@@ -47,5 +51,45 @@ func TestOperatorsFileIsFollowed(t *testing.T) {
 		if got := strings.Join(notes, "\n"); (got != "") != (c.note != "") || !strings.Contains(got, c.note) {
 			t.Errorf("%q: notes %q, want %q", c.text, got, c.note)
 		}
+	}
+}
+
+// What was adopted is told with the one command that applies it: a machine is changed by fy up, a box made anew.
+func TestReloadTellsWhatAppliesAChange(t *testing.T) {
+	const vm = "[machine]\nbackend = \"lima\"\n"
+	for name, tt := range map[string]struct {
+		from, to string
+		boxes    []string
+		machine  bool
+	}{
+		"the machine":            {vm, vm + "cpus = 3\n", nil, true},
+		"the box":                {vm, vm + "[box]\nimage = \"localhost/b:1\"\n", []string{"[box]"}, false},
+		"both":                   {vm, vm + "cpus = 3\n[box]\nimage = \"localhost/b:1\"\n", []string{"[box]", "[machine]"}, false},
+		"the backend":            {"[machine]\nbackend = \"podman\"\n", vm, []string{"[machine]"}, false},
+		"a machine that is none": {"[machine]\nbackend = \"namespace\"\n", "[machine]\nbackend = \"namespace\"\ncpus = 3\n", nil, false},
+		"neither":                {vm, vm + "[proxy]\nenforce = false\n", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, options(t, time.Now, tt.from))
+			t.Cleanup(s.close)
+			if err := os.WriteFile(filepath.Join(s.opt.Dir, config.FileName), []byte(tt.to), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := s.opt.Host.Resolve(s.opt.Dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := s.opt.Host.Propose(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.Adopt(time.Now(), false); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Reload(t.Context())
+			if err != nil || !got.Changed || !slices.Equal(got.Boxes, tt.boxes) || got.Machine != tt.machine {
+				t.Errorf("%+v, %v; want boxes %q, machine %t", got, err, strings.Join(tt.boxes, " "), tt.machine)
+			}
+		})
 	}
 }

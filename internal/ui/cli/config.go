@@ -257,6 +257,9 @@ func (a *app) reload(ctx context.Context, p *project, next state.Project) error 
 			return err
 		}
 	}
+	if got.Machine {
+		a.say("[machine] holds once the VM is started anew: fy up")
+	}
 	if len(got.Boxes) > 0 {
 		a.say("%s hold for boxes made from now on: fy down && fy up", strings.Join(got.Boxes, " and "))
 	}
