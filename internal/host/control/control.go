@@ -297,6 +297,7 @@ type Why struct {
 type VerifyRequest struct {
 	AsRoot bool   `json:"as_root,omitempty"`
 	Box    string `json:"box,omitempty"`
+	Addrs  string `json:"addrs,omitempty"` // FY_PROBE_ADDRS; "": the supervisor's own
 }
 
 // Reloaded says what a changed configuration came to.

@@ -101,6 +101,9 @@ func factNotes(f namespace.Facts) []string {
 	if f.Rules == "ports" {
 		out = append(out, "this kernel has no nf_tables: only connections to common ports are taken, the rest is refused without a record")
 	}
+	if f.Nested {
+		out = append(out, "[box] nested = true: the box may make namespaces and mount in them, so more of the kernel is in its reach")
+	}
 	for _, name := range f.Linked {
 		out = append(out, name+" is a link, so the box may write what it leads to: programs on this computer execute that")
 	}

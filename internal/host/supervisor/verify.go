@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/netip"
@@ -30,7 +31,7 @@ func (s *Supervisor) Verify(ctx context.Context, q control.VerifyRequest) (json.
 	if b.inVM() {
 		return s.verifyVM(ctx, b, q)
 	}
-	o, err := s.batteryOptions(ctx, b)
+	o, err := s.batteryOptions(ctx, b, q)
 	if err != nil {
 		return nil, err
 	}
@@ -71,11 +72,11 @@ func shownFacts(f *namespace.Facts) battery.Facts {
 }
 
 // batteryOptions says what is to be tried in a box, and what the host has that it must not reach.
-func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox) (battery.Options, error) {
+func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox, q control.VerifyRequest) (battery.Options, error) {
 	cfg := s.cfg.Load()
-	addrs, err := battery.ParseAddrs(s.opt.Getenv("FY_PROBE_ADDRS"))
+	addrs, err := s.probeAddrs(q)
 	if err != nil {
-		return battery.Options{}, bad("%v", err)
+		return battery.Options{}, err
 	}
 	env, err := s.environment(b, nil, nil)
 	if err != nil {
@@ -89,8 +90,12 @@ func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox) (battery.Op
 		CAKey: l.CADir() + "/ca-key.pem", Secrets: []string{s.opt.Project.Secrets()},
 		OperatorHome: s.opt.Getenv("HOME"), Launcher: launcher,
 	}
+	opened := []string{b.user.Home}
 	for _, m := range cfg.Box.Mounts {
 		files.Mounted = append(files.Mounted, m.Source)
+		if m.Write && m.Target != "" {
+			opened = append(opened, m.Target)
+		}
 	}
 	return battery.Options{
 		Box: b.id, BootID: bootID(), Digest: s.digest(ctx, b),
@@ -105,8 +110,17 @@ func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox) (battery.Op
 		Answered: s.creds.in.LocalAddrs(), Resolvers: hostResolvers(cfg),
 		Getenv: s.opt.Getenv, Environ: os.Environ(), BoxEnv: env, Files: files,
 		Enforcing: s.snapshotEnforces(), Nested: cfg.Box.Nested, ReadOnly: b.rec.RO, Repo: s.opt.Dir, Writable: cfg.Box.Writable,
-		BoxHome: b.user.Home, Version: s.opt.Version, Kernel: kernelRelease(),
+		BoxHome: b.user.Home, Opened: opened, Version: s.opt.Version, Kernel: kernelRelease(),
 	}, nil
+}
+
+// probeAddrs are the outside addresses that are to be tried.
+func (s *Supervisor) probeAddrs(q control.VerifyRequest) ([]netip.Addr, error) {
+	addrs, err := battery.ParseAddrs(cmp.Or(q.Addrs, s.opt.Getenv("FY_PROBE_ADDRS")))
+	if err != nil {
+		return nil, bad("%v", err)
+	}
+	return addrs, nil
 }
 
 // hostResolvers are the name servers that this computer asks.

@@ -24,9 +24,9 @@ func (s *Supervisor) verifyVM(ctx context.Context, b *sandbox, q control.VerifyR
 		return nil, &control.Error{Code: control.CodeBad, Detail: "the VM firewall does not hold against root in the VM, so there is nothing to show as root", Hint: "fy verify"}
 	}
 	cfg := s.cfg.Load()
-	addrs, err := battery.ParseAddrs(s.opt.Getenv("FY_PROBE_ADDRS"))
+	addrs, err := s.probeAddrs(q)
 	if err != nil {
-		return nil, bad("%v", err)
+		return nil, err
 	}
 	image, err := s.vmImage(ctx, cfg)
 	s.vm.step.Store(nil)

@@ -68,6 +68,7 @@ type Options struct {
 	Repo      string                  // as the box sees it
 	Writable  []string                // protected paths in it that config.toml opens
 	BoxHome   string                  // as the box sees it
+	Opened    []string                // directories that the box may write beside the repo, as it sees them
 	Version   string                  // of foldyard
 	Kernel    string                  // release
 }
@@ -218,7 +219,7 @@ func (o Options) plan(nonce string, f Facts, ears *ears) probe.Plan {
 		Addrs: addrs, Answered: o.Answered, Resolvers: o.Resolvers, HostTCP: ears.tcp, HostUDP: ears.udp, Abstract: ears.abstract,
 		Sockets: o.Files.sockets(o.getenv), Secrets: slices.Concat(o.Files.secrets(), ears.files), Launcher: o.Files.launcher(),
 		Processes: hostProcesses(f.Keeper), Environment: o.secretEnvironment(),
-		Repo: o.Repo, Writable: o.Writable, Home: o.BoxHome,
+		Repo: o.Repo, Writable: o.Writable, Home: o.BoxHome, Opened: o.Opened,
 		Control: o.ControlName, DNS4: o.DNS4, DNS6: o.DNS6, Synthetic: o.Synthetic, Proxy: o.Proxy, CA: o.CA,
 	}
 }

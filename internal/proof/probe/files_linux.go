@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -62,7 +63,9 @@ func (p *prober) writeOutside(context.Context, string) Finding {
 		"/", "/usr", "/usr/bin", "/usr/lib", "/usr/local/bin", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/etc/foldyard", "/etc/ssl/certs",
 		"/boot", "/root", "/opt", "/srv", "/mnt", "/media",
 	} {
-		p.tryCreate(&t, dir)
+		if !slices.Contains(p.plan.Opened, dir) {
+			p.tryCreate(&t, dir)
+		}
 	}
 	for _, file := range []string{
 		"/etc/passwd", "/etc/resolv.conf", "/etc/hosts", "/etc/foldyard/ca.pem", "/etc/foldyard/bundle.pem", "/etc/foldyard/box",

@@ -59,6 +59,7 @@ type Plan struct {
 	Repo     string   `json:"repo"`
 	Writable []string `json:"writable"` // protected paths in it that config.toml opens
 	Home     string   `json:"home"`     // of the box
+	Opened   []string `json:"opened"`   // directories that the box may write beside the repo: its home, and mounts of the operator's
 
 	Control   string         `json:"control"`   // name that the supervisor answers itself
 	DNS4      netip.Addr     `json:"dns4"`      // our resolver in the box

@@ -335,3 +335,18 @@ func FuzzAnswers(f *testing.F) {
 		}
 	})
 }
+
+// Of another's descriptors an owner may see the numbers, nobody what they are.
+func TestDescriptorsThatCanBeGotAtAreFound(t *testing.T) {
+	for _, owner := range []bool{true, false} {
+		var open, none tally
+		tryDescriptors(&open, "/proc/self/fd", owner)
+		if f := open.finding(""); f.Outcome != Reached {
+			t.Errorf("our own, owner %v: %+v", owner, f)
+		}
+		tryDescriptors(&none, "/proc/self/no-such-directory", owner)
+		if f := none.finding(""); f.Outcome == Reached {
+			t.Errorf("none, owner %v: %+v", owner, f)
+		}
+	}
+}

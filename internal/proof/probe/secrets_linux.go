@@ -196,11 +196,7 @@ func (p *prober) launcherExe(context.Context, string) Finding {
 		for _, name := range []string{"/proc/1/exe", "/proc/1/mem", "/proc/1/environ", "/proc/1/maps"} {
 			tryRead(&t, name)
 		}
-		if entries, err := os.ReadDir("/proc/1/fd"); err == nil {
-			t.add(Reached, "/proc/1/fd", fmt.Sprintf("lists %d descriptors", len(entries)))
-		} else {
-			t.add(Absent, "/proc/1/fd", "not readable")
-		}
+		tryDescriptors(&t, "/proc/1/fd", os.Geteuid() == 0)
 	}
 	for _, path := range p.walked().fy {
 		t.add(Noted, fmt.Sprintf("%q", path), "the fy you started lies where the box can change it: move it out of the repo")
@@ -210,6 +206,26 @@ func (p *prober) launcherExe(context.Context, string) Finding {
 		f.Uncontrolled = "the box's /proc lists no process"
 	}
 	return f
+}
+
+// tryDescriptors adds the descriptors of a process, none of which may be got
+// at. Their numbers are shown to owner, the user to whom the kernel gives a
+// process that keeps all else to itself: uid 0 of its user namespace.
+func tryDescriptors(t *tally, dir string, owner bool) {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err != nil:
+		t.add(Absent, dir, "not readable")
+	case !owner:
+		t.add(Reached, dir, fmt.Sprintf("lists %d descriptors", len(entries)))
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		tryOpen(t, name, unix.O_RDONLY)
+		if to, err := os.Readlink(name); err == nil {
+			t.add(Reached, name, "leads to "+to)
+		}
+	}
 }
 
 // tryOpen adds an open that must not succeed.

@@ -25,6 +25,7 @@ func (a *app) verify() *cobra.Command {
 				return &exit{exitNothing, hint(fmt.Errorf("no box runs"), "fy up")}
 			}
 			defer c.Close()
+			q.Addrs = a.Getenv("FY_PROBE_ADDRS")
 			raw, err := c.Verify(cmd.Context(), q)
 			if control.HasCode(err, control.CodeNoBox) {
 				return &exit{exitNothing, err}

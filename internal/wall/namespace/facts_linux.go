@@ -19,7 +19,7 @@ import (
 
 // facts reads what the host can see of the box now: nothing here is the box's word.
 func (k *keeper) facts() (*Facts, error) {
-	f := &Facts{Box: k.spec.ID, Pid: k.agentPid, Keeper: os.Getpid(), Rules: "nftables", Covered: k.built.covered, Linked: k.built.unprotected}
+	f := &Facts{Box: k.spec.ID, Pid: k.agentPid, Keeper: os.Getpid(), Rules: "nftables", Nested: k.spec.Nested, Covered: k.built.covered, Linked: k.built.unprotected}
 	if k.rules == nil {
 		f.Rules = "ports"
 	}

@@ -89,6 +89,7 @@ type Facts struct {
 	Devices   []string `json:"devices"` // network devices that are up, or that could be brought up
 	Digest    string   `json:"digest"`  // of the construction: kinds of namespaces, rules, mounts, filter, program; the same for a twin
 	Rules     string   `json:"rules"`   // nftables | ports: how sockets reach us
+	Nested    bool     `json:"nested,omitempty"`
 	Strangers []int    `json:"strangers,omitempty"`
 	Covered   []string `json:"covered,omitempty"` // sockets and FIFOs in the repo that were over-mounted
 	Linked    []string `json:"linked,omitempty"`  // entries of Protected that a link kept from being made read-only
