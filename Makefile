@@ -72,13 +72,14 @@ accept: build
 race:
 	CGO_ENABLED=1 $(GO) test -race ./internal/...
 
-# Ten seconds for each fuzz target; FUZZTIME=10m for longer.
+# Ten seconds for each fuzz target; FUZZTIME=10m for longer. Go would take up
+# to a minute to shorten each input that covers something new.
 FUZZTIME ?= 10s
 FUZZ     ?= ./internal/...
 fuzz:
 	@set -e; for pkg in $$($(GO) list $(FUZZ)); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg; \
 	  done; \
 	done
 
