@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"foldyard/internal/testkit"
 )
 
 func testSpec() Spec {
@@ -225,9 +227,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 // The script that makes a container is read by a shell: its files are there before it, and that its first process has begun is told after it.
 func TestStartScript(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\necho \"$@\" >"+dir+"/systemctl.said\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteExecutable(t, filepath.Join(dir, "systemctl"), "#!/bin/sh\necho \"$@\" >"+dir+"/systemctl.said\n")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

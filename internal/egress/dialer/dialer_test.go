@@ -225,7 +225,7 @@ func TestClosedPortIsRefusedAtOnce(t *testing.T) {
 		_, _, err := d.Dial(t.Context(), target(t, fmt.Sprintf("%s:%d", host, closed.Port())), true)
 		wantKind(t, err, KindRefused)
 	}
-	if took := time.Since(start); took > 200*time.Millisecond {
+	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("took %v", took)
 	}
 }

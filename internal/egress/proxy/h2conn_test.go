@@ -219,7 +219,7 @@ func TestFloodOfControlFramesIsRecorded(t *testing.T) {
 	w.web("a.test:443", webH1, greet)
 	c := w.tls(byConnect, "a.test:443", "a.test", "h2")
 	ok(t, c.NetConn().(*net.TCPConn).SetReadBuffer(4<<10))
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	_, _ = frames(t, c, 65535)
 	var pings bytes.Buffer
 	f := http2.NewFramer(&pings, nil)

@@ -78,7 +78,7 @@ func TestClosedUpstreamOfARawPort(t *testing.T) {
 		}
 		c.Close()
 	}
-	if d := time.Since(start); d > 100*time.Millisecond {
+	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("reset after %v", d)
 	}
 	if _, err := w.dial(bySocks, "db.test:5432"); err == nil || !strings.HasSuffix(err.Error(), ": 5") {
@@ -312,7 +312,7 @@ func TestNarrowing(t *testing.T) {
 			if _, err := f.r.ReadString('\n'); err != nil {
 				break
 			}
-			if time.Since(start) > 2*time.Second {
+			if time.Since(start) > 20*time.Second {
 				t.Errorf("%s goes on", f.name)
 				break
 			}

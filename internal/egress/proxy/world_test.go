@@ -134,7 +134,7 @@ func (w *world) record(r *capture.Record) {
 // saw waits for a record that f accepts.
 func (w *world) saw(what string, f func(*capture.Record) bool) *capture.Record {
 	w.t.Helper()
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for {
 		w.mu.Lock()
 		for _, r := range w.records {
@@ -459,7 +459,7 @@ func (w *world) client(by entry, h2 bool) *http.Client {
 		DialContext:     func(_ context.Context, _, addr string) (net.Conn, error) { return w.dial(by, addr) },
 	}
 	w.t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error {
+	return &http.Client{Transport: tr, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 }

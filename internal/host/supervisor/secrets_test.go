@@ -14,6 +14,7 @@ import (
 	"foldyard/internal/egress/policy"
 	"foldyard/internal/host/config"
 	"foldyard/internal/host/state"
+	"foldyard/internal/testkit"
 )
 
 const secretText = "s3cr3t-VALUE-0123456789"
@@ -54,9 +55,7 @@ func readFrom(t *testing.T, s *Supervisor, src config.Source, c config.Inject) (
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteExecutable(t, path, "#!/bin/sh\n"+text)
 	return path
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"foldyard/internal/testkit"
 )
 
 // fy uninstall takes the Podman machines of projects away, and names those that it cannot. Somebody else's stay.
@@ -20,9 +22,7 @@ func TestUninstallRemovesPodmanMachines(t *testing.T) {
 		calls := filepath.Join(bin, "calls")
 		stub := "#!/bin/sh\necho \"$*\" >>" + calls + "\ncase $2 in list) echo '[{\"Name\":\"fy-mine\"},{\"Name\":\"fy-theirs\"}]';; esac\n"
 		if there {
-			if err := os.WriteFile(filepath.Join(bin, "podman"), []byte(stub), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testkit.WriteExecutable(t, filepath.Join(bin, "podman"), stub)
 		}
 		h.Getenv = func(name string) string {
 			if name == "PATH" {

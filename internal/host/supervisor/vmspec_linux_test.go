@@ -19,6 +19,7 @@ import (
 	"foldyard/internal/host/state"
 	"foldyard/internal/machine"
 	"foldyard/internal/machine/machinetest"
+	"foldyard/internal/testkit"
 )
 
 // The machine's engine is in the box only where [box] engine says so, and clients are told where.
@@ -62,9 +63,7 @@ done
 echo "$fy" >"` + dir + `/where"
 echo sha256:1234
 `
-	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(stub), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteExecutable(t, filepath.Join(dir, "podman"), stub)
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", buildStep, "sh", "/opt/foldyard/fy-1", "localhost/box:1")
 	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin"}
 	cmd.Stdin = strings.NewReader(`[{"id":"x"}]`)

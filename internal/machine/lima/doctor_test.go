@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"foldyard/internal/machine"
+	"foldyard/internal/testkit"
 	"foldyard/internal/wall/ruleset"
 )
 
@@ -35,9 +36,7 @@ func TestDoctor(t *testing.T) {
 				_ = os.Remove(filepath.Join(l.dir, name))
 				return
 			}
-			if err := os.WriteFile(filepath.Join(l.dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testkit.WriteExecutable(t, filepath.Join(l.dir, name), "#!/bin/sh\n"+text+"\n")
 		}
 	}
 	for _, tt := range []struct {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"foldyard/internal/machine"
+	"foldyard/internal/testkit"
 )
 
 // lab is a computer with a limactl, an ssh and a QEMU that are scripts. Its machines run as two processes, and what is run in one runs
@@ -49,9 +50,7 @@ func newLab(t *testing.T) *lab {
 	}
 	for tool, text := range map[string]string{"limactl": fakeLimactl, "ssh": fakeSSH, "qemu-system-x86_64": "", "qemu-img": ""} {
 		text = "#!/bin/sh\nlab=" + dir + "\n" + fakeBoth + text
-		if err := os.WriteFile(filepath.Join(dir, tool), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteExecutable(t, filepath.Join(dir, tool), text)
 	}
 	l := &lab{t: t, dir: dir}
 	l.d, err = New(t.Context(), options(dir+":/usr/bin:/bin", filepath.Join(dir, "home")))

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"foldyard/internal/machine"
+	"foldyard/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -144,9 +145,7 @@ func fakeTools(t *testing.T, scripts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range scripts {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteExecutable(t, filepath.Join(dir, name), "#!/bin/sh\n"+text+"\n")
 	}
 	return dir
 }

@@ -1,13 +1,13 @@
 package lima
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"foldyard/internal/machine"
+	"foldyard/internal/testkit"
 )
 
 // A machine that prints without end does not fill this computer's memory.
@@ -18,9 +18,7 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 	bin := t.TempDir()
 	for script, fails := range map[string]bool{"echo whole": false, "exec " + yes: true} {
-		if err := os.WriteFile(filepath.Join(bin, "ssh"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.WriteExecutable(t, filepath.Join(bin, "ssh"), "#!/bin/sh\n"+script+"\n")
 		d := &Driver{opt: Options{Home: t.TempDir(), Instance: "fy-x", Getenv: func(string) string { return bin }}}
 		out, err := d.ssh(t.Context(), machine.Command{Argv: []string{"true"}})
 		if (err != nil) != fails || !fails && string(out) != "whole\n" {

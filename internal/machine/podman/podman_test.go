@@ -10,6 +10,7 @@ import (
 
 	"foldyard/internal/machine"
 	"foldyard/internal/machine/machinetest"
+	"foldyard/internal/testkit"
 )
 
 // stub is a podman that keeps its one machine's state in a file, and runs what it is told over ssh on this computer.
@@ -35,9 +36,7 @@ esac
 func newStub(t *testing.T) *Driver {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(stub), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.WriteExecutable(t, filepath.Join(dir, "podman"), stub)
 	d, err := New(t.Context(), Options{Name: "fy-app", Record: filepath.Join(dir, "record"), GOOS: "linux", UID: 1000, Getenv: func(name string) string {
 		if name == "PATH" {
 			return dir + ":/usr/bin:/bin"

@@ -97,6 +97,12 @@ func beBox(mode string) error {
 		if err := netlink.AddrAdd(lo, addr); err != nil {
 			return fmt.Errorf("add %s: %w", a, err)
 		}
+		if addr.IP.To4() == nil { // the kernel adds this route itself, but a moment later
+			route := &netlink.Route{LinkIndex: lo.Attrs().Index, Dst: addr.IPNet, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_MAIN}
+			if err := netlink.RouteAdd(route); err != nil {
+				return fmt.Errorf("make %s local: %w", a, err)
+			}
+		}
 	}
 	if mode == "leak" {
 		l, err := net.Listen("tcp", outside4+":443") //nolint:noctx // ends with the process

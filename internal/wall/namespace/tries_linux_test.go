@@ -244,9 +244,9 @@ func dialAll(args []string) int {
 	for i := 0; i+1 < len(args); i += 2 {
 		start := time.Now()
 		fmt.Print(args[i], " ", args[i+1], " ")
-		c, err := net.DialTimeout(args[i], args[i+1], 5*time.Second)
+		c, err := net.DialTimeout(args[i], args[i+1], 10*time.Second)
 		if err == nil {
-			c.SetDeadline(time.Now().Add(5 * time.Second))
+			c.SetDeadline(time.Now().Add(10 * time.Second))
 			b := make([]byte, 64)
 			var n int
 			if _, err = c.Write([]byte("q")); err == nil || args[i] == "tcp" {
@@ -259,7 +259,7 @@ func dialAll(args []string) int {
 			}
 		}
 		speed := "fast"
-		if time.Since(start) > 3*time.Second { // of the five that a dial may take: the computer may be busy
+		if time.Since(start) > 8*time.Second { // of the ten that a dial may take: the computer may be busy
 			speed = "slowly"
 		}
 		fmt.Println("refused", speed, err)

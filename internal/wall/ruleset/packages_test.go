@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"foldyard/internal/testkit"
 )
 
 // packages is the step of the boot script that fetches what an image lacks, between what comes before every step and a report.
@@ -64,9 +66,7 @@ func TestPackagesThatAnImageLacks(t *testing.T) {
 			}
 			write := func(path, text string) {
 				t.Helper()
-				if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				testkit.WriteExecutable(t, path, text)
 			}
 			write(filepath.Join(fakes, "true"), "#!/bin/sh\n")
 			for program := range strings.FieldsSeq(tt.has) {
