@@ -73,9 +73,10 @@ type Config struct {
 	Leaves Leaves
 	// Record takes one finished record and owns it; it must not block.
 	Record func(*capture.Record)
-	// Hold waits until the operator has answered a, and reports whether there
-	// was an answer: then policy decides again. Nil refuses at once.
-	Hold func(ctx context.Context, a Ask) bool
+	// Hold waits until the operator has answered a, and returns why it stays
+	// refused, or "" when there was an answer: then policy decides again. Nil
+	// refuses at once.
+	Hold func(ctx context.Context, a Ask) policy.Reason
 	// Inject puts credentials on requests and keeps them out of answers. Nil:
 	// there are none.
 	Inject *inject.Injector

@@ -251,10 +251,7 @@ func (e *Engine) hold(ctx context.Context, c *client, a Ask) policy.Reason {
 	defer e.meters.held.give()
 	c.enter(phaseWaiting) // a client that gives up ends the wait
 	defer c.enter(phaseBusy)
-	if e.cfg.Hold(ctx, a) {
-		return ""
-	}
-	return policy.ReasonHeldTimeout
+	return e.cfg.Hold(ctx, a)
 }
 
 // proceed tells the client that the way is free.

@@ -455,14 +455,16 @@ func TestHold(t *testing.T) {
 			asked := make(chan Ask, 1)
 			answer := make(chan bool)
 			w := newWorld(t, func(c *Config) {
-				c.Hold = func(ctx context.Context, a Ask) bool {
+				c.Hold = func(ctx context.Context, a Ask) policy.Reason {
 					asked <- a
 					select {
 					case v := <-answer:
-						return v
+						if v {
+							return ""
+						}
 					case <-ctx.Done():
-						return false
 					}
+					return policy.ReasonHeldTimeout
 				}
 			})
 			w.web("a.test:443", webH2, greet)

@@ -87,7 +87,7 @@ func bounds() map[string]bound {
 		}, policy.ReasonLimit},
 		"held": {func(t *testing.T, c *Config) {
 			c.Limits.Held = 1
-			c.Hold = func(ctx context.Context, _ Ask) bool { <-ctx.Done(); return false }
+			c.Hold = func(ctx context.Context, _ Ask) policy.Reason { <-ctx.Done(); return policy.ReasonHeldTimeout }
 		}, func(w *world) {
 			w.busy("https://held.test/")
 			until(w.t, "the first is held", func() bool { return w.limit("held").Current == 1 })

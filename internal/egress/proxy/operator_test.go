@@ -240,7 +240,7 @@ func TestFixForAddressesHelps(t *testing.T) {
 // A fault of ours ends the connection that met it, is recorded, and nothing
 // else notices.
 func TestFaultStaysInItsConnection(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Hold = func(context.Context, Ask) bool { panic("a fault") } })
+	w := newWorld(t, func(c *Config) { c.Hold = func(context.Context, Ask) policy.Reason { panic("a fault") } })
 	w.allow("a.test")
 	w.web("a.test:443", webH1, greet)
 	running := w.tls(byRedirect, "a.test:443", "a.test")

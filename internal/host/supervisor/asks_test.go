@@ -12,9 +12,11 @@ import (
 
 	"foldyard/internal/egress/capture"
 	"foldyard/internal/egress/dest"
+	"foldyard/internal/egress/policy"
 	"foldyard/internal/egress/proxy"
 	"foldyard/internal/host/control"
 	"foldyard/internal/host/state"
+	"foldyard/internal/wall/namespace"
 )
 
 func parse(t *testing.T, s string) dest.Target {
@@ -97,8 +99,8 @@ func TestHeldRequestWaitsForItsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, options(t, time.Now, "[project]\nname = \"p\"\n[proxy]\nask = \"hold\"\nask_timeout = \"20s\"\n"))
 		defer s.close()
-		held := func(target string) chan bool {
-			ch := make(chan bool, 1)
+		held := func(target string) chan policy.Reason {
+			ch := make(chan policy.Reason, 1)
 			go func() { ch <- s.hold(t.Context(), proxy.Ask{Box: "b", Target: parse(t, target)}) }()
 			synctest.Wait()
 			return ch
@@ -116,12 +118,12 @@ func TestHeldRequestWaitsForItsAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if !<-granted || !<-refused {
+		if <-granted != "" || <-refused != "" {
 			t.Error("an answer did not reach who waits")
 		}
 		begin := time.Now()
-		if <-forgotten {
-			t.Error("no answer counts as one")
+		if got := <-forgotten; got != policy.ReasonHeldTimeout {
+			t.Errorf("without an answer: %q", got)
 		}
 		if waited := time.Since(begin); waited != 20*time.Second {
 			t.Errorf("waited %s, want ask_timeout", waited)
@@ -130,6 +132,22 @@ func TestHeldRequestWaitsForItsAnswer(t *testing.T) {
 			t.Errorf("after the timeout: %+v", rows)
 		}
 	})
+}
+
+// The battery of a box that holds is refused at once, or nothing of it would be shown.
+func TestProbesAreNotHeld(t *testing.T) {
+	s, _ := world(t, "[project]\nname = \"p\"\n[proxy]\nask = \"hold\"\nask_timeout = \"20s\"\n")
+	b := s.newSandbox(state.Box{ID: "b"}, namespace.User{})
+	s.boxes["b"] = b
+	b.probing.Store(true)
+	if got := s.hold(t.Context(), proxy.Ask{Box: "b", Target: parse(t, "a.test:443")}); got != policy.ReasonNotGranted {
+		t.Errorf("got %q", got)
+	}
+	if rows, _ := s.Asks(t.Context()); len(rows) != 0 {
+		t.Errorf("asks %+v", rows)
+	}
+	b.probing.Store(false)
+	delete(s.boxes, "b")
 }
 
 func TestAsksAreBounded(t *testing.T) {

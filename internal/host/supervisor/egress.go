@@ -87,9 +87,16 @@ func (s *Supervisor) proxyOptions(upstream string) dialer.ProxyOptions {
 	return dialer.ProxyOptions{URL: upstream, HTTPProxy: either("HTTP_PROXY"), HTTPSProxy: either("HTTPS_PROXY"), AllProxy: either("ALL_PROXY"), NoProxy: either("NO_PROXY")}
 }
 
-// hold waits for the operator's answer to a refused request.
-func (s *Supervisor) hold(ctx context.Context, a proxy.Ask) bool {
-	return s.asks.hold(ctx, a.Target, processJSON(a.Process), s.now(), s.cfg.Load().Proxy.AskTimeout.Duration())
+// hold waits for the operator's answer to a refused request. While a battery runs nothing of its box waits: what it tries is to
+// be refused, and is nobody's wish.
+func (s *Supervisor) hold(ctx context.Context, a proxy.Ask) policy.Reason {
+	if b := s.box(a.Box); b != nil && b.probing.Load() {
+		return policy.ReasonNotGranted
+	}
+	if s.asks.hold(ctx, a.Target, processJSON(a.Process), s.now(), s.cfg.Load().Proxy.AskTimeout.Duration()) {
+		return ""
+	}
+	return policy.ReasonHeldTimeout
 }
 
 func readPEMs(files []string) ([][]byte, error) {
