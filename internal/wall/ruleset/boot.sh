@@ -11,7 +11,7 @@ mkdir -m 755 /run/foldyard
 exec >@LOG@ 2>&1
 STEP=start
 trap 'rc=$?; if [ "$rc" -ne 0 ]; then echo "stopped at: $STEP (exit $rc)"; fi' EXIT
-step() { STEP=$1; echo "== $1"; }
+step() { STEP=$1; read -r NOW _ </proc/uptime; echo "== $1, $NOW s after the kernel"; }
 fail() { echo "$*"; exit 1; }
 # put PATH replaces a file by its standard input, in one step, if it differs.
 put() {
@@ -32,8 +32,9 @@ WALLED='@UID@, @UNBOUND@'
 for range in $(awk -F: '$1 == "@USER@" || $1 == "@UID@" { if ($2 + 0 > 0 && $3 + 0 > 0) printf "%d-%d\n", $2, $2 + $3 - 1 }' /etc/subuid); do
 	WALLED="$WALLED, $range"
 done
+IN=" $(id -nG '@USER@') "
 for group in sudo wheel admin adm disk docker lxd libvirt kvm systemd-journal; do
-	if id -nG '@USER@' | tr ' ' '\n' | grep -qx "$group"; then gpasswd -d '@USER@' "$group" || true; fi
+	case $IN in *" $group "*) gpasswd -d '@USER@' "$group" || true ;; esac
 done
 
 step packages
@@ -81,7 +82,7 @@ FY_END
 	put @GUEST_TABLE@ </run/foldyard/firewall.nft
 @UNITS@
 	if [ -n "$CHANGED" ]; then systemctl daemon-reload; fi
-	systemctl is-enabled --quiet @UNIT@ || systemctl enable @UNIT@
+	systemctl is-enabled --quiet @UNIT@ || systemctl enable --no-reload @UNIT@
 	/usr/sbin/nft -f @GUEST_TABLE@
 	systemctl is-active --quiet @UNIT@ || systemctl start @UNIT@
 	/usr/sbin/nft list chain inet foldyard walled >/dev/null
@@ -174,11 +175,20 @@ if [ "$(systemctl show -p LoadState --value lima-guestagent.service)" = loaded ]
 fi
 
 step engines
+# One that is masked since an earlier boot was never started in this one. Each call has systemd read everything anew.
+OPEN=
 for unit in podman.socket podman.service docker.socket docker.service; do
-	systemctl mask --now "$unit" >/dev/null 2>&1 || true
+	if [ "$(readlink "/etc/systemd/system/$unit")" != /dev/null ]; then
+		ln -sfn /dev/null "/etc/systemd/system/$unit"
+		OPEN="$OPEN $unit"
+	fi
 done
+if [ -n "$OPEN" ]; then
+	systemctl daemon-reload
+	systemctl stop $OPEN >/dev/null 2>&1 || true
+fi
 rm -f /run/podman/podman.sock /run/docker.sock
-loginctl enable-linger '@USER@'
+[ -e '/var/lib/systemd/linger/@USER@' ] || loginctl enable-linger '@USER@'
 
 step report
 {

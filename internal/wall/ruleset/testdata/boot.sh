@@ -11,7 +11,7 @@ mkdir -m 755 /run/foldyard
 exec >/run/foldyard/boot.log 2>&1
 STEP=start
 trap 'rc=$?; if [ "$rc" -ne 0 ]; then echo "stopped at: $STEP (exit $rc)"; fi' EXIT
-step() { STEP=$1; echo "== $1"; }
+step() { STEP=$1; read -r NOW _ </proc/uptime; echo "== $1, $NOW s after the kernel"; }
 fail() { echo "$*"; exit 1; }
 # put PATH replaces a file by its standard input, in one step, if it differs.
 put() {
@@ -32,8 +32,9 @@ WALLED='1000, 1000-4294967294'
 for range in $(awk -F: '$1 == "fy" || $1 == "1000" { if ($2 + 0 > 0 && $3 + 0 > 0) printf "%d-%d\n", $2, $2 + $3 - 1 }' /etc/subuid); do
 	WALLED="$WALLED, $range"
 done
+IN=" $(id -nG 'fy') "
 for group in sudo wheel admin adm disk docker lxd libvirt kvm systemd-journal; do
-	if id -nG 'fy' | tr ' ' '\n' | grep -qx "$group"; then gpasswd -d 'fy' "$group" || true; fi
+	case $IN in *" $group "*) gpasswd -d 'fy' "$group" || true ;; esac
 done
 
 step packages
@@ -171,7 +172,7 @@ Requires=foldyard-firewall.service
 After=foldyard-firewall.service
 FY_END
 	if [ -n "$CHANGED" ]; then systemctl daemon-reload; fi
-	systemctl is-enabled --quiet foldyard-firewall.service || systemctl enable foldyard-firewall.service
+	systemctl is-enabled --quiet foldyard-firewall.service || systemctl enable --no-reload foldyard-firewall.service
 	/usr/sbin/nft -f /etc/foldyard/firewall.nft
 	systemctl is-active --quiet foldyard-firewall.service || systemctl start foldyard-firewall.service
 	/usr/sbin/nft list chain inet foldyard walled >/dev/null
@@ -266,16 +267,25 @@ if [ "$(systemctl show -p LoadState --value lima-guestagent.service)" = loaded ]
 fi
 
 step engines
+# One that is masked since an earlier boot was never started in this one. Each call has systemd read everything anew.
+OPEN=
 for unit in podman.socket podman.service docker.socket docker.service; do
-	systemctl mask --now "$unit" >/dev/null 2>&1 || true
+	if [ "$(readlink "/etc/systemd/system/$unit")" != /dev/null ]; then
+		ln -sfn /dev/null "/etc/systemd/system/$unit"
+		OPEN="$OPEN $unit"
+	fi
 done
+if [ -n "$OPEN" ]; then
+	systemctl daemon-reload
+	systemctl stop $OPEN >/dev/null 2>&1 || true
+fi
 rm -f /run/podman/podman.sock /run/docker.sock
-loginctl enable-linger 'fy'
+[ -e '/var/lib/systemd/linger/fy' ] || loginctl enable-linger 'fy'
 
 step report
 {
 	echo 'foldyard boot report 1'
-	echo 'digest d0ee3628aa017322472e418a428d51646dd9840dbc3cc0255b233ee21c74485a'
+	echo 'digest caa6bc6979728fa3cc0ce020cfb9383e7cff7dbea7fae8f55c43124e450426a5'
 	echo 'firewall on'
 	echo "walled $WALLED"
 	echo "boot $(cat /proc/sys/kernel/random/boot_id)"
