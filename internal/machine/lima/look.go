@@ -14,14 +14,19 @@ import (
 	"foldyard/internal/wall/ruleset"
 )
 
-// lookScript prints what the guest says of its own construction, each part after a line that names it.
+// lookScript prints what the guest says of its own construction, each part after a line that names it. systemctl takes as long as all the
+// others do together, so they run beside it.
 const lookScript = `part() { printf '\n@@ %s\n' "$1"; }
+{ part unit
+systemctl is-active ` + ruleset.UnitName + `
+} | {
 part report; cat ` + ruleset.ReportPath + `
-part unit; systemctl is-active ` + ruleset.UnitName + `
 part table; cat ` + ruleset.TablePath + `
 part clock; date -u +%s
 part disk; df -Pk / | tail -n 1
 part log; tail -c 4096 ` + ruleset.BootLogPath + `
+cat
+}
 true`
 
 // seen is the guest's word, by part. Absent is "".
