@@ -302,9 +302,7 @@ func TestStartScript(t *testing.T) {
 		out, err := cmd.Output()
 		return err == nil && len(out) > 0
 	}
-	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte("#!/bin/sh\n"), 0o755); err != nil { // it knows of none
-		t.Fatal(err)
-	}
+	testkit.WriteExecutable(t, filepath.Join(dir, "podman"), "#!/bin/sh\n") // it knows of none
 	if !runs(first) || runs(gone) || runs("") || runs("1") {
 		t.Error("what runs is not told from what does not")
 	}
