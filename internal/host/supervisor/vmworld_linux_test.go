@@ -149,7 +149,7 @@ func vmWorld(t *testing.T, adopted string) (*Supervisor, *podmanVM) {
 	opt.Program = program
 	// Real projects, and other tests, may be served beside this one.
 	base := state.FirstBand + os.Getpid()%40*state.BandSize
-	for !unused(base) {
+	for !reserveBand(t, base) {
 		base = state.FirstBand + (base-state.FirstBand+state.BandSize)%(40*state.BandSize)
 	}
 	text := fmt.Sprintf(`{"version":1,"bands":{%q:%d}}`, opt.Project.Name, base)
@@ -163,15 +163,21 @@ func vmWorld(t *testing.T, adopted string) (*Supervisor, *podmanVM) {
 	return s, m
 }
 
-// unused reports whether a band's ports can be had.
-func unused(base int) bool {
+// reserveBand takes a band for as long as the test goes on, by its last port, which nothing else uses, and reports whether it could.
+func reserveBand(t *testing.T, base int) bool {
+	last, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", base+state.BandSize-1))
+	if err != nil {
+		return false
+	}
 	for _, offset := range []int{state.PortProxy, state.PortDNS, state.PortEngine, state.PortOneshots} {
 		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", base+offset))
 		if err != nil {
+			_ = last.Close()
 			return false
 		}
 		_ = l.Close()
 	}
+	t.Cleanup(func() { _ = last.Close() })
 	return true
 }
 
