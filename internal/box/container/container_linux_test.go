@@ -149,6 +149,9 @@ func TestWhatIsMountedIsCompared(t *testing.T) {
 	if err := s.held(good); err != nil {
 		t.Fatalf("control: %v\n%s", err, good)
 	}
+	if err := s.held(strings.ReplaceAll(good, "/home/dev/", "/var/home/dev/")); err != nil {
+		t.Errorf("control, an image whose /home is a link: %v", err)
+	}
 	line := func(part string) string {
 		for l := range strings.Lines(good) {
 			if strings.Contains(l, part) {
@@ -161,6 +164,7 @@ func TestWhatIsMountedIsCompared(t *testing.T) {
 	swap := func(old, now string) string { return strings.Replace(good, old, now, 1) }
 	for name, text := range map[string]string{
 		"nothing was told":                       "",
+		"two may be the repo":                    strings.ReplaceAll(good, "/home/dev/", "/var/home/dev/") + "99 1 0:2 / /srv/my\\040app rw - 9p mount0 rw\n",
 		"a link for hooks, followed at its end":  swap(`/vm/.git/hooks `, `/vm/elsewhere `),
 		"a link for hooks, in the container":     swap(`app/.git/hooks `, `app/elsewhere `),
 		"hooks were moved away":                  swap(`/vm/.git/hooks `, `/vm/.git/hooks//deleted `),

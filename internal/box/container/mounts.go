@@ -47,6 +47,23 @@ func unescape(s string) string {
 	return b.String()
 }
 
+// repoAt is where the container has the repo: at its own path, but for links of the image on the way there, such as /home to /var/home.
+func (s Spec) repoAt(all []mounted) string {
+	if slices.ContainsFunc(all, func(m mounted) bool { return m.at == s.Repo }) {
+		return s.Repo
+	}
+	var named []string
+	for _, m := range all {
+		if path.Base(m.at) == path.Base(s.Repo) {
+			named = append(named, m.at)
+		}
+	}
+	if len(named) == 1 {
+		return named[0]
+	}
+	return s.Repo
+}
+
 // held compares what the container has mounted of the repo with what it was to have, before anything runs in it. Podman mounts by name:
 // whoever writes the repo meanwhile, such as another box, could have put a link in between, or something else in that place.
 func (s Spec) held(mountinfo string) error {
@@ -61,8 +78,10 @@ func (s Spec) held(mountinfo string) error {
 		want[path.Clean(p)] = true
 	}
 	got := map[string]mounted{}
-	for _, m := range parseMounts(mountinfo) {
-		rel, ok := strings.CutPrefix(m.at, s.Repo)
+	all := parseMounts(mountinfo)
+	at := s.repoAt(all)
+	for _, m := range all {
+		rel, ok := strings.CutPrefix(m.at, at)
 		if !ok || rel != "" && rel[0] != '/' {
 			continue
 		}
