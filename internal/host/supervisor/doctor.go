@@ -54,7 +54,7 @@ func instanceName(project string) string { return "fy-" + project }
 
 func limaOptions(h config.Host, project string) lima.Options {
 	return lima.Options{
-		Home: filepath.Join(h.Layout.StateDir, "lima"), Instance: instanceName(project),
+		Home: filepath.Join(h.Layout.StateDir, "lima"), Cache: h.Layout.CacheDir, Instance: instanceName(project),
 		Getenv: h.Getenv, GOOS: runtime.GOOS, GOARCH: runtime.GOARCH, UID: os.Geteuid(),
 	}
 }

@@ -33,6 +33,7 @@ const (
 // Options say where the driver works.
 type Options struct {
 	Home     string // LIMA_HOME, made when needed; foldyard's own
+	Cache    string // where images are kept that were fetched; "" leaves it to limactl
 	Instance string // name of the instance
 	Getenv   func(string) string
 	GOOS     string

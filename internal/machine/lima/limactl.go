@@ -19,6 +19,9 @@ func (d *Driver) environment() []string {
 			env = append(env, name+"="+v)
 		}
 	}
+	if d.opt.Cache != "" { // Linux; elsewhere no variable moves it
+		env = append(env, "XDG_CACHE_HOME="+d.opt.Cache)
+	}
 	return append(env, "LC_ALL=C", "LIMA_SSH_OVER_VSOCK=false")
 }
 
