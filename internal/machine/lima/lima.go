@@ -282,6 +282,9 @@ func (d *Driver) ensure(ctx context.Context, spec machine.Spec, config string, s
 	}
 	if st.State == machine.Absent {
 		say("makes the VM")
+		if name := nameOf(section(config, "images:", "cpus:")); name != "" {
+			say("fetches " + name + "'s image, and at the first start in the VM what it lacks: past the proxy, in some minutes")
+		}
 		file := filepath.Join(d.opt.Home, "."+d.opt.Instance+".yaml")
 		if err := writeFile(file, config); err != nil {
 			return err

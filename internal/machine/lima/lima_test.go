@@ -117,8 +117,8 @@ func TestNewerImageOfADistributionKeepsTheDisk(t *testing.T) {
 	l := newLab(t)
 	spec := labSpec()
 	spec.Image, spec.Digest = "", ""
-	if _, _, err := l.up(spec); err != nil {
-		t.Fatal(err)
+	if _, said, err := l.up(spec); err != nil || !strings.Contains(strings.Join(said, "\n"), "debian's image, and at the first start in the VM what it lacks: past the proxy") {
+		t.Fatalf("%v, said %q", err, said)
 	}
 	config, err := os.ReadFile(l.d.configPath())
 	if err != nil {
