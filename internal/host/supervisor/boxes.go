@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"foldyard/internal/host/config"
@@ -248,10 +249,10 @@ func (s *Supervisor) StopBox(ctx context.Context, id string) (control.Stopped, e
 		return out, err
 	}
 	s.endSession(ctx)
-	if !b.inVM() {
+	if !b.inVM() || slices.ContainsFunc(s.running(), (*sandbox).inVM) {
 		return out, nil
 	}
-	s.vm.mu.Lock()
+	s.vm.mu.Lock() // one that is being made is waited for
 	defer s.vm.mu.Unlock()
 	return out, s.vmIdle(ctx)
 }
