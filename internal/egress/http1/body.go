@@ -262,7 +262,7 @@ func (b *Body) chunk() error {
 }
 
 func (b *Body) readTrailer() error {
-	s, err := readLines(b.br, b.lim.trailerBytes(), b)
+	s, err := readLines(b.br, b.lim.trailerBytes(), nil, b)
 	if err != nil || s == "\r\n" {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -71,6 +72,29 @@ var readings = []struct {
 type oneByte struct{ r io.Reader }
 
 func (o oneByte) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
+
+// What is no request is refused at its first line, though its sender waits for an answer before it says more.
+func TestNoRequestIsNotWaitedFor(t *testing.T) {
+	const more = "asked for more"
+	for in, want := range map[string]int{
+		"SSH-2.0-OpenSSH_9.2\r\n":          400,
+		"GET key\r\n":                      400,
+		"EHLO there friend\r\n":            400,
+		"\r\nhello\r\n":                    400,
+		"GET / HTTP/2.0\r\n":               505,
+		"GET / HTTP/1.1\r\n":               0, // control
+		"GET / HTTP/1.1\r\nHost: a.test\r": 0,
+	} {
+		_, err := ReadRequest(bufio.NewReader(io.MultiReader(strings.NewReader(in), iotest.ErrReader(errors.New(more)))), Limits{})
+		e, bad := errors.AsType[*Error](err)
+		switch {
+		case bad && e.Status != want, !bad && want != 0:
+			t.Errorf("%q: %v, want %d", in, err, want)
+		case !bad && (err == nil || !strings.Contains(err.Error(), more)):
+			t.Errorf("%q: %v, want to be asked for more", in, err)
+		}
+	}
+}
 
 func TestRequestRefused(t *testing.T) {
 	const g = "GET / HTTP/1.1\r\nHost: a.test\r\n"

@@ -61,7 +61,7 @@ func ReadRequest(br *bufio.Reader, lim Limits) (*Request, error) {
 // enough to choose the shape of a refusal and for nothing else.
 func (r *Request) Read(br *bufio.Reader, lim Limits) error {
 	*r = Request{Header: r.Header[:0]}
-	head, err := readHead(br, lim.headBytes(), true)
+	head, err := readHead(br, lim.headBytes(), r.parseLine)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func ReadResponse(br *bufio.Reader, method string, lim Limits) (*Response, error
 // Read is ReadResponse into r, of which it keeps the array of Header only. After an error r is not to be used.
 func (r *Response) Read(br *bufio.Reader, method string, lim Limits) error {
 	*r = Response{Header: r.Header[:0]}
-	head, err := readHead(br, lim.headBytes(), false)
+	head, err := readHead(br, lim.headBytes(), nil)
 	if err != nil {
 		return asResponse(err)
 	}
@@ -189,13 +189,14 @@ var headEnd = []byte("\r\n\r\n")
 
 var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// readHead reads up to and including the first empty line. One empty line before a request is skipped (RFC 9112, 2.2).
-func readHead(br *bufio.Reader, most int, request bool) (string, error) {
+// readHead reads up to and including the first empty line. One empty line before a request is skipped (RFC 9112, 2.2). request, nil
+// for a response, judges the first line where the rest is still to come: what is no request is not waited for.
+func readHead(br *bufio.Reader, most int, request func(line string) error) (string, error) {
 	first, err := br.Peek(1)
 	if err != nil {
 		return "", err
 	}
-	if request && first[0] == '\r' {
+	if request != nil && first[0] == '\r' {
 		two, err := br.Peek(2)
 		if err != nil {
 			return "", unexpected(err)
@@ -219,7 +220,7 @@ func readHead(br *bufio.Reader, most int, request bool) (string, error) {
 	}
 	i := bytes.Index(b, headEnd)
 	if i < 0 {
-		return readLines(br, most, nil)
+		return readLines(br, most, request, nil)
 	}
 	if i += len(headEnd); i > most {
 		return "", tooLarge("the head is too large")
@@ -229,9 +230,9 @@ func readHead(br *bufio.Reader, most int, request bool) (string, error) {
 	return head, err
 }
 
-// readLines reads lines up to and including the first empty one, however they arrive. body is told before each read that may
-// wait; it may be nil.
-func readLines(br *bufio.Reader, most int, body *Body) (string, error) {
+// readLines reads lines up to and including the first empty one, however they arrive. first judges the first of them, and body is
+// told before each read that may wait; either may be nil.
+func readLines(br *bufio.Reader, most int, first func(line string) error, body *Body) (string, error) {
 	sp := scratch.Get().(*[]byte) //nolint:errcheck // the pool holds nothing else
 	defer scratch.Put(sp)
 	buf := (*sp)[:0]
@@ -265,6 +266,11 @@ func readLines(br *bufio.Reader, most int, body *Body) (string, error) {
 		}
 		if len(line) == 2 {
 			return string(buf), nil
+		}
+		if start == 0 && first != nil {
+			if err := first(string(line[:len(line)-2])); err != nil {
+				return "", err
+			}
 		}
 	}
 }
