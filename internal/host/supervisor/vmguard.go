@@ -270,7 +270,7 @@ func (g *repoGuard) Config(dir string) string {
 
 // readOnly adds an entry that exists, unless config.toml leaves it open.
 func (g *repoGuard) readOnly(p string) {
-	if g.err != nil || g.open(p) {
+	if g.err != nil || g.open(p) || slices.Contains(g.paths, p) {
 		return
 	}
 	switch info, err := g.look(p); {

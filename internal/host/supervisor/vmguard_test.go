@@ -109,6 +109,23 @@ func TestWhatGitIsLedToIsGuarded(t *testing.T) {
 	g.release(true)
 }
 
+// A directory of hooks that is guarded anyway, as husky has it, is mounted once: Podman refuses to mount a place twice.
+func TestNoPathIsGuardedTwice(t *testing.T) {
+	g := held(t, repoWith(t, map[string]string{".git/HEAD": "", ".husky/": "", ".git/config": "[core]\n\thooksPath = .husky\n\thooksPath = .husky\n[include]\n\tpath = ../.envrc\n"}))
+	defer g.release(true)
+	for _, p := range []string{".husky", ".envrc"} {
+		n := 0
+		for _, got := range g.paths {
+			if got == p {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s is guarded %d times: %q", p, n, g.paths)
+		}
+	}
+}
+
 // What an earlier box left in .git/modules, which is its own to write, does not take a submodule's protection away from the next box.
 func TestSubmodulesAreHeldWhateverABoxLeft(t *testing.T) {
 	for name, left := range map[string]map[string]string{
