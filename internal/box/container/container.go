@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -116,28 +117,14 @@ func (s Spec) args() []string {
 	if s.Nested {
 		a = append(a, "--security-opt=seccomp=unconfined", "--device=/dev/fuse")
 	}
-	repo := s.Repo + ":" + s.Repo
-	if s.ReadOnly {
-		repo += ":ro"
-	}
-	a = append(a, "--volume="+repo)
-	// A directory that only holds mounts can be renamed away, and them with it; one that is a mount cannot.
-	for _, dir := range parents(s.Guarded) {
-		v := "--volume=" + path.Join(s.Repo, dir) + ":" + path.Join(s.Repo, dir)
-		if s.ReadOnly {
+	places := s.places()
+	for _, p := range slices.Sorted(maps.Keys(places)) {
+		at := path.Join(s.Repo, p)
+		v := "--volume=" + at + ":" + at
+		if places[p] {
 			v += ":ro"
 		}
 		a = append(a, v)
-	}
-	for _, g := range s.Guarded {
-		a = append(a, "--volume="+path.Join(s.Repo, g)+":"+path.Join(s.Repo, g)+":ro")
-	}
-	for _, m := range s.Mounts {
-		v := path.Join(s.Repo, m.Path) + ":" + path.Join(s.Repo, m.Path)
-		if !m.Write || s.ReadOnly {
-			v += ":ro"
-		}
-		a = append(a, "--volume="+v)
 	}
 	a = append(a, "--volume="+s.Program+":"+Program+":ro", "--volume="+s.dir()+":/etc/foldyard:ro", "--tmpfs=/tmp:rw,exec,mode=1777")
 	if s.KeepHome {
@@ -150,6 +137,25 @@ func (s Spec) args() []string {
 		a = append(a, "--volume="+socket+":"+EngineSocket)
 	}
 	return append(a, s.Image, PauseVerb)
+}
+
+// places are what is mounted of the repo, as paths in it, and whether read-only. Podman mounts a place once: what is guarded is before what
+// the configuration says.
+func (s Spec) places() map[string]bool {
+	out := map[string]bool{".": s.ReadOnly}
+	// A directory that only holds mounts can be renamed away, and them with it; one that is a mount cannot.
+	for _, dir := range parents(s.Guarded) {
+		out[dir] = s.ReadOnly
+	}
+	for _, m := range s.Mounts {
+		p := path.Clean(m.Path)
+		below := func(g string) bool { return strings.HasPrefix(p, path.Clean(g)+"/") }
+		out[p] = !m.Write || s.ReadOnly || slices.ContainsFunc(s.Guarded, below)
+	}
+	for _, g := range s.Guarded {
+		out[path.Clean(g)] = true
+	}
+	return out
 }
 
 // parents are the directories that relative paths lie in, each once and after its own.

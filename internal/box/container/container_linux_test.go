@@ -109,6 +109,23 @@ func TestContainerThatEndsAtOnceIsAnError(t *testing.T) {
 	}
 }
 
+// A place is mounted once, and what the configuration mounts takes no guard off.
+func TestGuardIsBeforeMounts(t *testing.T) {
+	s := testSpec()
+	s.Guarded = []string{".git/hooks", "tools/hooks"}
+	s.Mounts = []Mount{{Path: "tools"}, {Path: ".git/hooks", Write: true}, {Path: "tools/hooks/run", Write: true}, {Path: ".git/hooks2", Write: true}}
+	var got []string
+	for _, a := range s.args() {
+		if v, ok := strings.CutPrefix(a, "--volume="+s.Repo+"/"); ok {
+			p, rest, _ := strings.Cut(v, ":")
+			got = append(got, p+map[bool]string{true: " ro"}[strings.HasSuffix(rest, ":ro")])
+		}
+	}
+	if want := []string{".git", ".git/hooks ro", ".git/hooks2", "tools ro", "tools/hooks ro", "tools/hooks/run ro"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // mountsOf is what is mounted in a container that was made as s says, with the repo at /vm of its file system.
 func mountsOf(s Spec) string {
 	var b strings.Builder

@@ -67,16 +67,7 @@ func (s Spec) repoAt(all []mounted) string {
 // held compares what the container has mounted of the repo with what it was to have, before anything runs in it. Podman mounts by name:
 // whoever writes the repo meanwhile, such as another box, could have put a link in between, or something else in that place.
 func (s Spec) held(mountinfo string) error {
-	want := map[string]bool{".": s.ReadOnly} // path in the repo → read-only
-	for _, p := range parents(s.Guarded) {
-		want[p] = s.ReadOnly
-	}
-	for _, m := range s.Mounts {
-		want[path.Clean(m.Path)] = !m.Write || s.ReadOnly
-	}
-	for _, p := range s.Guarded {
-		want[path.Clean(p)] = true
-	}
+	want := s.places()
 	got := map[string]mounted{}
 	all := parseMounts(mountinfo)
 	at := s.repoAt(all)

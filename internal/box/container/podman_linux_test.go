@@ -66,7 +66,7 @@ func TestRealPodman(t *testing.T) {
 	}
 	s := Spec{
 		ID: "real", Image: image, Repo: repo, User: "dev", Home: "/home/dev", UID: os.Getuid(), Program: filepath.Join(parts, "fy-guest"),
-		Guarded: []string{".git/config", ".git/commondir", ".git/hooks", ".git/info", ".git/modules/a/hooks"}, Mounts: []Mount{{Path: "data"}},
+		Guarded: []string{".git/config", ".git/commondir", ".git/hooks", ".git/info", ".git/modules/a/hooks"}, Mounts: []Mount{{Path: "data"}, {Path: ".git/modules", Write: true}},
 		Files: map[string][]byte{"/etc/foldyard/ca.pem": []byte("ca")},
 	}
 	if err := os.Symlink("src/file", filepath.Join(repo, ".envrc")); err != nil { // as if another box had put it there meanwhile
