@@ -217,8 +217,10 @@ func TestFloodOfControlFramesIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	w.allow("a.test")
 	w.web("a.test:443", webH1, greet)
+	l := smallWrites{listen(t)}
+	w.proxy = l.Addr().String()
+	go func() { _ = w.e.ServeProxy(w.ctx, w.box(), l) }()
 	c := w.tls(byConnect, "a.test:443", "a.test", "h2")
-	ok(t, c.NetConn().(*net.TCPConn).SetReadBuffer(4<<10))
 	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	_, _ = frames(t, c, 65535)
 	var pings bytes.Buffer
@@ -237,6 +239,18 @@ func TestFloodOfControlFramesIsRecorded(t *testing.T) {
 	if len(w.records) != 1 {
 		t.Errorf("%d records", len(w.records))
 	}
+}
+
+// smallWrites accepts connections that hold little of what their other side
+// does not read: the kernel would take seconds' worth of answers.
+type smallWrites struct{ net.Listener }
+
+func (l smallWrites) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+	}
+	return c, err
 }
 
 // net/http would answer it, granted or not.
