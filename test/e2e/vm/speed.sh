@@ -55,13 +55,16 @@ tell "of a plain listener's, in per cent, round by round" "$(paste "$DIR/proxied
 part "a start of the stopped machine, ms"
 : > "$DIR/fy"
 : > "$DIR/lima"
+: > "$DIR/down"
+: > "$DIR/stop"
 for i in 1 2; do
-  quiet "$FY" down
+  ms "$FY" down >> "$DIR/down"
   ms limactl --tty=false start fy-vm >> "$DIR/lima"
-  quiet limactl --tty=false stop fy-vm
+  ms limactl --tty=false stop fy-vm >> "$DIR/stop"
   ms "$FY" up >> "$DIR/fy"
 done
 tell "limactl start" "$(tr '\n' ' ' < "$DIR/lima"), median $(median < "$DIR/lima")"
+tell "limactl stop; fy down, of a box too" "$(tr '\n' ' ' < "$DIR/stop"); $(tr '\n' ' ' < "$DIR/down")"
 tell "fy up, with the box in it" "$(tr '\n' ' ' < "$DIR/fy"), median $(median < "$DIR/fy")"
 tell "load" "$(cut -d' ' -f1-3 /proc/loadavg)"
 
