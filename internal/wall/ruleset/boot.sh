@@ -59,6 +59,7 @@ if [ -n "$MISSING" ]; then
 		apt-get $APT update || fail "apt-get update failed, and this image has no $MISSING"
 		apt-get $APT install --no-install-recommends nftables podman uidmap slirp4netns passt fuse-overlayfs crun netavark aardvark-dns \
 			catatonit dbus-user-session sudo ca-certificates || fail "apt-get install failed, and this image has no $MISSING"
+		apt-get clean
 	elif command -v dnf >/dev/null; then
 		dnf -y install nftables podman shadow-utils passt sudo ca-certificates || fail "dnf install failed, and this image has no $MISSING"
 	else

@@ -45,9 +45,9 @@ func TestPackagesThatAnImageLacks(t *testing.T) {
 	}{
 		{name: "all is there", has: all, manager: map[string]string{"apt-get": installs("apt-get")}},
 		{name: "pasta will do", has: strings.Replace(all, "slirp4netns", "pasta", 1), manager: map[string]string{"apt-get": installs("apt-get")}},
-		{name: "nothing is there, Debian", manager: map[string]string{"apt-get": installs("apt-get")}, calls: []string{"apt-get -q -y", "apt-get -q -y"}},
+		{name: "nothing is there, Debian", manager: map[string]string{"apt-get": installs("apt-get")}, calls: []string{"apt-get -q -y", "apt-get -q -y", "apt-get clean"}},
 		{name: "nothing is there, Fedora", manager: map[string]string{"dnf": installs("dnf")}, calls: []string{"dnf -y install"}},
-		{name: "one is not there", has: strings.Replace(all, "podman ", "", 1), manager: map[string]string{"apt-get": installs("apt-get")}, calls: []string{"apt-get", "apt-get"}},
+		{name: "one is not there", has: strings.Replace(all, "podman ", "", 1), manager: map[string]string{"apt-get": installs("apt-get")}, calls: []string{"apt-get", "apt-get", "apt-get clean"}},
 		{name: "no mirror", manager: map[string]string{"apt-get": `echo apt-get "$@" >>"$FAKES/calls"; exit 100`}, calls: []string{"apt-get"}, stops: "apt-get update failed, and this image has no nft podman"},
 		{
 			name: "a package that is not there", calls: []string{"apt-get", "apt-get"}, stops: "apt-get install failed",

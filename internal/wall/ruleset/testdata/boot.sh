@@ -59,6 +59,7 @@ if [ -n "$MISSING" ]; then
 		apt-get $APT update || fail "apt-get update failed, and this image has no $MISSING"
 		apt-get $APT install --no-install-recommends nftables podman uidmap slirp4netns passt fuse-overlayfs crun netavark aardvark-dns \
 			catatonit dbus-user-session sudo ca-certificates || fail "apt-get install failed, and this image has no $MISSING"
+		apt-get clean
 	elif command -v dnf >/dev/null; then
 		dnf -y install nftables podman shadow-utils passt sudo ca-certificates || fail "dnf install failed, and this image has no $MISSING"
 	else
@@ -285,7 +286,7 @@ rm -f /run/podman/podman.sock /run/docker.sock
 step report
 {
 	echo 'foldyard boot report 1'
-	echo 'digest caa6bc6979728fa3cc0ce020cfb9383e7cff7dbea7fae8f55c43124e450426a5'
+	echo 'digest 70b4a8c56ce4a482c715fb5a7afedd0260cb9be0804641fc80c72d735741e7bf'
 	echo 'firewall on'
 	echo "walled $WALLED"
 	echo "boot $(cat /proc/sys/kernel/random/boot_id)"
