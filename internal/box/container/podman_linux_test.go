@@ -80,6 +80,14 @@ func TestRealPodman(t *testing.T) {
 	if runs, err := Runs(t.Context(), h, swapped.ID); err != nil || runs {
 		t.Errorf("the container goes on: %t, %v", runs, err)
 	}
+	ro := s
+	ro.ID, ro.ReadOnly, ro.Guarded = "ro", true, nil
+	if err := Start(t.Context(), h, ro); err != nil {
+		t.Errorf("--ro: %v", err)
+	}
+	if err := Stop(t.Context(), h, ro.ID); err != nil {
+		t.Error(err)
+	}
 	if err := Start(t.Context(), h, s); err != nil {
 		t.Fatal(err)
 	}
