@@ -578,6 +578,28 @@ func TestAddressClassIsARefusal(t *testing.T) {
 	}
 }
 
+// An address that says itself that it is not public is refused before the client is told that the way is free.
+func TestAddressClassOfAGrantedLiteral(t *testing.T) {
+	w := newWorld(t)
+	w.edit(func(f *policy.File) {
+		f.Allow = []policy.Entry{{Rule: "10.1.2.3:443", Level: policy.Permanent}, {Rule: "10.1.2.4:443", Level: policy.Permanent, Internal: true}}
+	})
+	for target, want := range map[string]string{
+		"10.1.2.3:443": "HTTP/1.1 403 address_class",
+		"10.1.2.4:443": "HTTP/1.1 200 ", // control
+	} {
+		c, head, err := w.connect(target)
+		ok(t, err)
+		if !strings.HasPrefix(head, want) {
+			t.Errorf("%s: %q, want %q", target, head, want)
+		}
+		_ = c.Close()
+	}
+	if r := w.sawReason("10.1.2.3", policy.ReasonAddressClass); r.Verdict != capture.VerdictDeny || r.Status != 403 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A pooled connection of an internal grant is not lent to one without.
 func TestInternalConnectionsAreNotLent(t *testing.T) {
 	w := newWorld(t)

@@ -119,6 +119,12 @@ func (e *Engine) settle(c *client, n *note) road {
 	d := e.connects(c, n)
 	switch {
 	case d.Verdict.Permits():
+		if c.via != capture.ViaRedirect {
+			if no := prohibited(c.target, d); no != nil {
+				c.refuse(n, no)
+				return road{}
+			}
+		}
 		return e.permitted(c, n, d)
 	case c.via != capture.ViaRedirect:
 		c.refuse(n, denied(d, c.target))

@@ -41,13 +41,7 @@ func (e *Engine) unreachable(err error, t dest.Target) *denial {
 		d.reason, d.err, d.what = policy.ReasonUpstreamTLS, "tls_certificate_error", "the certificate or TLS handshake of "+name+" was not accepted"
 		d.fix = "fix it at the origin, or tunnel it: [proxy] passthrough"
 	case dialer.KindClass:
-		d.status, d.reason, d.err = http.StatusForbidden, policy.ReasonAddressClass, "destination_ip_prohibited"
-		d.what = name + " is at an address that is not public"
-		if !de.Never() {
-			d.fix = InternalCommand(t)
-		} else {
-			d.fix = "" // no grant does
-		}
+		d.prohibit(!de.Never())
 	case dialer.KindProxy:
 		d.err, d.what = "destination_unavailable", "the upstream proxy did not connect to "+name
 	case dialer.KindLimit:
@@ -58,4 +52,27 @@ func (e *Engine) unreachable(err error, t dest.Target) *denial {
 		d.what = name + " was not reached"
 	}
 	return d
+}
+
+// prohibit makes d the refusal of a target at an address that is not public.
+// grantable says whether a grant opens the way to it.
+func (d *denial) prohibit(grantable bool) {
+	d.status, d.reason, d.err = http.StatusForbidden, policy.ReasonAddressClass, "destination_ip_prohibited"
+	d.what, d.fix = d.target.String()+" is at an address that is not public", ""
+	if grantable {
+		d.fix = InternalCommand(d.target)
+	}
+}
+
+// prohibited is the refusal of a target that a rule permits and that is, by
+// its own text, at an address that only an internal grant opens, or none. What
+// a name leads to shows when it is dialled.
+func prohibited(t dest.Target, d policy.Decision) *denial {
+	internal, grantable := dialer.Opens(t)
+	if d.Internal || grantable && !internal {
+		return nil
+	}
+	out := &denial{target: t}
+	out.prohibit(grantable)
+	return out
 }

@@ -103,10 +103,7 @@ func (s *Supervisor) batteryOptions(ctx context.Context, b *sandbox, q control.V
 		ControlName: dest.ControlName, DNS4: dest.OwnV4(), DNS6: dest.OwnV6(),
 		Synthetic: []netip.Prefix{dest.SyntheticV4(), dest.SyntheticV6()},
 		Proxy:     netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), namespace.PortProxy), CA: s.authority.PEM(),
-		Addrs: addrs,
-		Granted: func(a netip.Addr) bool {
-			return slices.ContainsFunc(granted, func(p netip.Prefix) bool { return p.Contains(a) })
-		},
+		Addrs: addrs, Granted: granted,
 		Answered: s.creds.in.LocalAddrs(), Resolvers: hostResolvers(cfg),
 		Getenv: s.opt.Getenv, Environ: os.Environ(), BoxEnv: env, Files: files,
 		Enforcing: s.snapshotEnforces(), Nested: cfg.Box.Nested, ReadOnly: b.rec.RO, Repo: s.opt.Dir, Writable: cfg.Box.Writable,

@@ -54,23 +54,23 @@ type Options struct {
 	Proxy       netip.AddrPort // on the box's loopback
 	CA          []byte         // PEM
 
-	Addrs     []netip.Addr            // outside addresses to try raw; see ParseAddrs
-	Granted   func(a netip.Addr) bool // whether any grant covers an address; nil: none does
-	Answered  []netip.Addr            // addresses that foldyard answers itself, in process
-	Resolvers []netip.Addr            // the host's own
-	Getenv    func(string) string     // the operator's environment
-	Environ   []string                // the same as NAME=value
-	BoxEnv    []string                // what the box was given on purpose, as NAME=value
-	Files     Files                   // what the box must not see
-	Enforcing bool                    // the allowlist
-	Nested    bool                    // [box] nested
-	ReadOnly  bool                    // the repo
-	Repo      string                  // as the box sees it
-	Writable  []string                // protected paths in it that config.toml opens
-	BoxHome   string                  // as the box sees it
-	Opened    []string                // directories that the box may write beside the repo, as it sees them
-	Version   string                  // of foldyard
-	Kernel    string                  // release
+	Addrs     []netip.Addr        // outside addresses to try raw; see ParseAddrs
+	Granted   []netip.Prefix      // what any grant covers, or all while nothing enforces
+	Answered  []netip.Addr        // addresses that foldyard answers itself, in process
+	Resolvers []netip.Addr        // the host's own
+	Getenv    func(string) string // the operator's environment
+	Environ   []string            // the same as NAME=value
+	BoxEnv    []string            // what the box was given on purpose, as NAME=value
+	Files     Files               // what the box must not see
+	Enforcing bool                // the allowlist
+	Nested    bool                // [box] nested
+	ReadOnly  bool                // the repo
+	Repo      string              // as the box sees it
+	Writable  []string            // protected paths in it that config.toml opens
+	BoxHome   string              // as the box sees it
+	Opened    []string            // directories that the box may write beside the repo, as it sees them
+	Version   string              // of foldyard
+	Kernel    string              // release
 }
 
 // DefaultAddrs are the outside addresses that are tried when none are named.
@@ -209,14 +209,14 @@ func parseReport(out []byte, nonce string) (probe.Report, error) {
 func (o Options) plan(nonce string, f Facts, ears *ears) probe.Plan {
 	var addrs []netip.Addr
 	for _, a := range o.Addrs {
-		if o.Granted == nil || !o.Granted(a) {
+		if !slices.ContainsFunc(o.Granted, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			addrs = append(addrs, a)
 		}
 	}
 	return probe.Plan{
 		Version: probe.Version, InBox: true, Nonce: nonce,
 		AsRoot: o.AsRoot, Nested: o.Nested, ReadOnly: o.ReadOnly, Enforcing: o.Enforcing, AnswersAll: f.AnswersAll,
-		Addrs: addrs, Answered: o.Answered, Resolvers: o.Resolvers, HostTCP: ears.tcp, HostUDP: ears.udp, Abstract: ears.abstract,
+		Addrs: addrs, Permitted: len(addrs) < len(o.Addrs), Redirected: o.Granted, Answered: o.Answered, Resolvers: o.Resolvers, HostTCP: ears.tcp, HostUDP: ears.udp, Abstract: ears.abstract,
 		Sockets: o.Files.sockets(o.getenv), Secrets: slices.Concat(o.Files.secrets(), ears.files), Launcher: o.Files.launcher(),
 		Processes: hostProcesses(f.Keeper), Environment: o.secretEnvironment(),
 		Repo: o.Repo, Writable: o.Writable, Home: o.BoxHome, Opened: o.Opened,

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,8 +104,9 @@ func (p *prober) tcp(t *tally, id string, kind, protocol int, to ...netip.AddrPo
 
 // whoAnswers sends the tag inside an HTTP request over a connection that ought
 // not to be. What answers on loopback is the box's own, unless the host's
-// listener hears the tag. Where the wall has to accept everything, foldyard's
-// own answer is a refusal, and so is an end without one.
+// listener hears the tag. Where the wall accepts a connection so that foldyard
+// may answer it, foldyard's own answer is a refusal, and so is an end without
+// one.
 func (p *prober) whoAnswers(fd int, id string, to netip.Addr) (Outcome, string) {
 	request := "GET /" + p.plan.Nonce + " HTTP/1.1\r\nHost: " + otherName + "\r\nX-Probe: " + strings.TrimSpace(Tag(p.plan.Nonce, id)) + "\r\n\r\n"
 	_, err := unix.Write(fd, []byte(request))
@@ -119,10 +121,16 @@ func (p *prober) whoAnswers(fd int, id string, to netip.Addr) (Outcome, string) 
 	switch {
 	case to.Unmap().IsLoopback():
 		return Refused, "a service of the box's own answers there"
-	case p.plan.AnswersAll && (strings.Contains(answer, "\r\nProxy-Status: foldyard") || n == 0 && err == nil || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)):
+	case p.answered(to) && (strings.Contains(answer, "\r\nProxy-Status: foldyard") || n == 0 && err == nil || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)):
 		return Refused, "closed or refused by foldyard"
 	}
 	return Reached, fmt.Sprintf("connected, %d bytes came back", max(n, 0))
+}
+
+// answered reports whether the wall hands connections to an address to
+// foldyard, which refuses them in its own words.
+func (p *prober) answered(a netip.Addr) bool {
+	return p.plan.AnswersAll || slices.ContainsFunc(p.plan.Redirected, func(r netip.Prefix) bool { return r.Contains(a.Unmap()) })
 }
 
 // udp sends a payload from a connected socket and waits for what comes back.

@@ -41,12 +41,14 @@ type Plan struct {
 	Enforcing  bool `json:"enforcing"`   // the allowlist; if not, no probe asks the proxy for the outside
 	AnswersAll bool `json:"answers_all"` // no nf_tables: the wall accepts TCP to any address, and answers it
 
-	Addrs     []netip.Addr     `json:"addrs"`     // outside addresses to try raw
-	Answered  []netip.Addr     `json:"answered"`  // addresses that foldyard answers itself: a metadata server of a credential
-	Resolvers []netip.Addr     `json:"resolvers"` // the host's own
-	HostTCP   []netip.AddrPort `json:"host_tcp"`  // listeners of the host where the nonce must not arrive
-	HostUDP   []netip.AddrPort `json:"host_udp"`
-	Abstract  string           `json:"abstract"` // abstract unix socket of the host, without the NUL
+	Addrs      []netip.Addr     `json:"addrs"`      // outside addresses to try raw
+	Permitted  bool             `json:"permitted"`  // others were named, and are not tried, since the box may reach them
+	Redirected []netip.Prefix   `json:"redirected"` // addresses to which the wall hands connections to foldyard: granted ones, or all while nothing enforces
+	Answered   []netip.Addr     `json:"answered"`   // addresses that foldyard answers itself: a metadata server of a credential
+	Resolvers  []netip.Addr     `json:"resolvers"`  // the host's own
+	HostTCP    []netip.AddrPort `json:"host_tcp"`   // listeners of the host where the nonce must not arrive
+	HostUDP    []netip.AddrPort `json:"host_udp"`
+	Abstract   string           `json:"abstract"` // abstract unix socket of the host, without the NUL
 
 	Sockets   []HostFile    `json:"sockets"`  // unix sockets of the host, by row id
 	Secrets   []HostFile    `json:"secrets"`  // files and directories of the operator, by row id

@@ -3,7 +3,9 @@ package probe
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -348,5 +350,55 @@ func TestDescriptorsThatCanBeGotAtAreFound(t *testing.T) {
 		if f := none.finding(""); f.Outcome == Reached {
 			t.Errorf("none, owner %v: %+v", owner, f)
 		}
+	}
+}
+
+// What is not tried since the box may do it is not shown, and what nobody named does not apply.
+func TestPermittedAddressesShowNothing(t *testing.T) {
+	for _, permitted := range []bool{true, false} {
+		p := &prober{plan: Plan{Permitted: permitted}}
+		got := p.each(t.Context(), []attempt{{"tcp4-direct", p.tcp4Direct}})[0].Outcome
+		if want := map[bool]Outcome{true: Errored, false: Skipped}[permitted]; got != want {
+			t.Errorf("permitted %v: %s, want %s", permitted, got, want)
+		}
+	}
+}
+
+// foldyard's own refusal is one where the wall hands the connection to it, and nowhere else.
+func TestRefusalOfFoldyardCountsWhereItIsHanded(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 403 Forbidden\r\nProxy-Status: foldyard; error=x\r\n\r\n")
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+	}()
+	outside := netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		handed []netip.Prefix
+		want   Outcome
+	}{
+		{[]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Refused},
+		{[]netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, Reached},
+		{nil, Reached},
+	} {
+		conn, err := net.Dial("tcp4", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &prober{plan: Plan{Nonce: "n", Redirected: c.handed}}
+		if got := p.whoAnswersConn(conn, "x", outside); got != c.want {
+			t.Errorf("handed over %v: %s, want %s", c.handed, got, c.want)
+		}
+		_ = conn.Close()
 	}
 }

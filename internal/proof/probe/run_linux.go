@@ -73,6 +73,9 @@ func (p *prober) each(ctx context.Context, attempts []attempt) []Finding {
 			}
 			findings[i] = a.try(ctx, a.id)
 			findings[i].ID = a.id
+			if f := &findings[i]; f.Outcome == Skipped && f.Detail == noAddrs && p.plan.Permitted {
+				f.Outcome, f.Detail = Errored, allPermitted
+			}
 		})
 	}
 	wg.Wait()

@@ -32,7 +32,10 @@ func (p *prober) stream(id string, to []netip.AddrPort, nothing string) Finding 
 	return t.finding(nothing)
 }
 
-const noAddrs = "no address of that family was named in FY_PROBE_ADDRS"
+const (
+	noAddrs      = "no address of that family was named in FY_PROBE_ADDRS"
+	allPermitted = "not tried: a grant covers the addresses of FY_PROBE_ADDRS, or the allowlist does not enforce (fy enforce on)"
+)
 
 func (p *prober) tcp4Direct(_ context.Context, id string) Finding {
 	return p.stream(id, p.outside(true, 443, 80, 22, 25, 8443), noAddrs)
