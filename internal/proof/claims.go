@@ -196,8 +196,8 @@ func Claims() []Claim {
 	}
 	const table = "internal/wall/ruleset: TestGuestTableAgainstBypasses"
 	return []Claim{
-		vm("vm-out", "No TCP connection, datagram or question for a name leaves the VM by itself, from the box, its VM's user, or a container with the host's network or privileges.",
-			[]string{table, "internal/proof/battery: TestEveryWayOutOfAMachineFails"}, "tcp4-443", "tcp4-80", "tcp4-22", "tcp4-853", "udp4-443", "metadata", "dns"),
+		vm("vm-out", "No TCP connection leaves the VM by itself, from the box, its VM's user, or a container with the host's network or privileges.",
+			[]string{table, "internal/proof/battery: TestEveryWayOutOfAMachineFails"}, "tcp4-443", "tcp4-80", "tcp4-22", "tcp4-853", "metadata"),
 		vm("vm-host", "Of the host's loopback, which a VM's gateway opens whole, only foldyard's own ports are reached, and nothing on them without the box's token.",
 			[]string{table, "internal/egress/proxy: TestTokenOfTheBoxOrNothing"}, "gateway-loopback", "gateway-band-1", "gateway-band-2", "no-token"),
 		wall("tcp", "Every TCP connection that the box opens ends in foldyard or is refused; IPv6 as well as IPv4.", AsUser, []string{hole, "internal/wall/namespace: TestRefusedTrafficEndsAtOnceAndIsTold"}, network...),
