@@ -43,6 +43,12 @@ bounded() { # bounded WHY CMD…: WHY it is skipped when CMD fails, if that is n
 [ "$(uname -m)" = x86_64 ] || skip "the guest image is built for x86_64"
 [ "$(id -u)" = 0 ] || skip "the guest image and the namespace need root"
 
+mkdir -p "$cache"
+[ "$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)" -gt $((4 << 20)) ] || skip "less than 4 GiB of memory is available"
+for dir in "$cache" /tmp; do
+  [ "$(df -Pk "$dir" | awk 'END { print $4 }')" -gt $((8 << 20)) ] || skip "less than 8 GiB of $dir is free"
+done
+
 missing=()
 for want in qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap mke2fs:e2fsprogs ip:iproute2 setpriv:util-linux python3:python3 busybox:busybox-static curl:curl ssh:openssh-client openssl:openssl pgrep:procps; do
   command -v "${want%%:*}" > /dev/null || missing+=("${want##*:}")
@@ -54,7 +60,6 @@ if [ "${#missing[@]}" -gt 0 ]; then
 fi
 id "$user" > /dev/null 2>&1 || useradd -m "$user"
 
-mkdir -p "$cache"
 exec 9> "$cache/lock"
 flock 9 # two runs build one after the other
 stage "limactl, and the guest's packages and image"
@@ -70,6 +75,7 @@ wait "$lima" || {
   tail -n 3 "$cache/lima.log"
   skip "limactl cannot be built: its Go modules cannot be had"
 }
+lima=
 stage "limactl is there"
 built=$SECONDS
 exec 9>&-
@@ -96,22 +102,24 @@ trap finish EXIT
 trap 'exit 143' TERM
 
 # The lab has one link to a namespace where every address of the world is the origin's.
-ip netns add "$lab"
-ip netns add "$net"
-ip -n "$lab" link add up0 type veth peer name down0 netns "$net"
-for n in "$lab" "$net"; do ip -n "$n" link set lo up; done
-ip -n "$lab" addr add 198.51.100.1/30 dev up0
-ip -n "$lab" addr add 2001:db8:ffff::1/64 dev up0 nodad
-ip -n "$lab" link set up0 up
-ip -n "$net" addr add 198.51.100.2/30 dev down0
-ip -n "$net" addr add 2001:db8:ffff::2/64 dev down0 nodad
-ip -n "$net" link set down0 up
-ip -n "$lab" route add default via 198.51.100.2
-ip -n "$lab" -6 route add default via 2001:db8:ffff::2
-ip -n "$net" addr add 93.184.216.34/32 dev lo
-ip -n "$net" route add local default dev lo table local
-ip -n "$net" -6 route add local default dev lo table 100
-ip -n "$net" -6 rule add pref 40000 lookup 100
+network() {
+  ip netns add "$lab" && ip netns add "$net" &&
+    ip -n "$lab" link add up0 type veth peer name down0 netns "$net" &&
+    ip -n "$lab" link set lo up && ip -n "$net" link set lo up &&
+    ip -n "$lab" addr add 198.51.100.1/30 dev up0 &&
+    ip -n "$lab" addr add 2001:db8:ffff::1/64 dev up0 nodad &&
+    ip -n "$lab" link set up0 up &&
+    ip -n "$net" addr add 198.51.100.2/30 dev down0 &&
+    ip -n "$net" addr add 2001:db8:ffff::2/64 dev down0 nodad &&
+    ip -n "$net" link set down0 up &&
+    ip -n "$lab" route add default via 198.51.100.2 &&
+    ip -n "$lab" -6 route add default via 2001:db8:ffff::2 &&
+    ip -n "$net" addr add 93.184.216.34/32 dev lo &&
+    ip -n "$net" route add local default dev lo table local &&
+    ip -n "$net" -6 route add local default dev lo table 100 &&
+    ip -n "$net" -6 rule add pref 40000 lookup 100
+}
+network || skip "the lab's network cannot be made"
 
 # Users of the lab may send echo requests: without the firewall, the machine's reach the world.
 nsenter --net="/run/netns/$lab" sh -c 'echo 0 2147483647 > /proc/sys/net/ipv4/ping_group_range' || true
