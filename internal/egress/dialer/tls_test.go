@@ -213,6 +213,25 @@ func TestSessionsResume(t *testing.T) {
 	}
 }
 
+func TestSessionsAreBounded(t *testing.T) {
+	a := newAuthority(t)
+	d := tlsWorld(t, Config{Roots: a.pool, Limits: Limits{Sessions: 1}}, &tls.Config{Certificates: []tls.Certificate{*a.server(t, "*.test")}}, nil)
+	for i, c := range []struct {
+		host string
+		want bool
+	}{{"a.test", false}, {"a.test", true}, {"b.test", false}, {"a.test", false}} {
+		conn, _, err := d.DialTLS(t.Context(), target(t, c.host+":443"), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		readAll(t, conn)
+		conn.Close()
+		if got := conn.ConnectionState().DidResume; got != c.want {
+			t.Errorf("dial %d, of %s: resumed %v", i, c.host, got)
+		}
+	}
+}
+
 // B28: TLS to the origin through an https:// proxy.
 func TestTLSThroughTLSProxy(t *testing.T) {
 	a := newAuthority(t)
