@@ -209,3 +209,14 @@ func TestRecordsReadWell(t *testing.T) {
 		}
 	}
 }
+
+func TestHostsAreLookedForAsRecordsWriteThem(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "a.test": "a.test", "A.Test.": "a.test", "*.A.test.": "*.a.test", "b\u00fccher.test": "xn--bcher-kva.test",
+		"2001:DB8::1": "2001:db8::1", "192.0.2.1": "192.0.2.1", "[evil.test]:443": "[evil.test]:443", "*": "*",
+	} {
+		if got := recorded(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"foldyard/internal/egress/capture"
+	"foldyard/internal/egress/dest"
 	"foldyard/internal/host/config"
 )
 
@@ -26,6 +27,7 @@ func (a *app) log() *cobra.Command {
 	c := &cobra.Command{
 		Use: "log", Short: "What boxes asked for, and what became of it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.Host = recorded(f.Host)
 			p, err := a.project()
 			if err != nil {
 				return err
@@ -66,6 +68,19 @@ func (a *app) log() *cobra.Command {
 	fl.BoolVar(&f.Audit, "audit", false, "the audit log, which keeps refusals longer")
 	fl.StringVar(&har, "har", "", "export as HAR to `FILE` (- for stdout)")
 	return a.jsonFlag(c)
+}
+
+// recorded is a host, or *.suffix, as records write it. What is none stays as it is: records hold such names too.
+func recorded(host string) string {
+	name, below := strings.CutPrefix(host, "*.")
+	h, err := dest.ParseHost(name)
+	switch {
+	case err != nil:
+		return host
+	case below:
+		return "*." + h.String()
+	}
+	return h.String()
 }
 
 // since reads a duration before now, or a date.
