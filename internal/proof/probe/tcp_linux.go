@@ -34,7 +34,7 @@ func (p *prober) stream(id string, to []netip.AddrPort, nothing string) Finding 
 
 const (
 	noAddrs      = "no address of that family was named in FY_PROBE_ADDRS"
-	allPermitted = "not tried: a grant covers the addresses of FY_PROBE_ADDRS, or the allowlist does not enforce (fy enforce on)"
+	allPermitted = "not tried: a grant covers what FY_PROBE_ADDRS names (name others), or the allowlist does not enforce (fy enforce on)"
 )
 
 func (p *prober) tcp4Direct(_ context.Context, id string) Finding {
