@@ -289,12 +289,22 @@ func Runs(ctx context.Context, h Host, id string) (bool, error) {
 	return len(bytes.TrimSpace(out)) > 0, err
 }
 
+// hasScript looks where podman keeps the names of its images, since podman itself takes seconds to say so on an emulated machine, and asks
+// it where that tells nothing.
+const hasScript = `grep -qsF "\"$0\"" "$HOME"/.local/share/containers/storage/*-images/images.json || exec podman image exists "$0"`
+
+// has reports whether the machine's store has an image of this name.
+func has(ctx context.Context, h Host, name string) bool {
+	_, err := h.Run(ctx, nil, "sh", "-c", hasScript, name)
+	return err == nil
+}
+
 // Pull fetches an image by name, if the machine has none of it.
 func Pull(ctx context.Context, h Host, name string) error {
 	if name == "" || name[0] == '-' {
 		return fmt.Errorf("image %q: want a name", name)
 	}
-	if _, err := h.Run(ctx, nil, "podman", "image", "exists", name); err == nil {
+	if has(ctx, h, name) {
 		return nil
 	}
 	if _, err := h.Run(ctx, nil, "podman", "pull", "--quiet", name); err != nil {
@@ -310,7 +320,7 @@ func Import(ctx context.Context, h Host, archive io.Reader, digest string) (stri
 		return "", fmt.Errorf("digest %q of the root file system", digest)
 	}
 	name := "localhost/fy-rootfs:" + digest[:16]
-	if _, err := h.Run(ctx, nil, "podman", "image", "exists", name); err == nil {
+	if has(ctx, h, name) {
 		return name, nil
 	}
 	if _, err := h.Run(ctx, archive, "podman", "import", "--quiet", "-", name); err != nil {
