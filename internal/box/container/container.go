@@ -197,8 +197,10 @@ shift 2
 "$@" >/dev/null
 pid=$(cat "$0.pid")
 tries=0
-while [ "$pid" -gt 1 ] && [ "$tries" -lt 300 ] && now=$(tr '\0' ' ' <"/proc/$pid/cmdline") && [ -n "$now" ]; do
+while [ "$pid" -gt 1 ] && [ "$tries" -lt 300 ] && now=$(tr '\0' ' ' <"/proc/$pid/cmdline"); do
 	if [ "$now" = "$first " ]; then echo true; cat "/proc/$pid/mountinfo"; break; fi
+	# A process that has ended shows no command line; in the middle of an exec it shows none either.
+	[ -n "$now" ] || grep -q '^State:.[^ZX]' "/proc/$pid/status" || break
 	tries=$((tries + 1))
 	sleep 0.1
 done 2>/dev/null`

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"foldyard/internal/testkit"
 )
 
@@ -272,6 +274,13 @@ func TestStartScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = ended.Wait() // killed
+	dead, zombie := process(Program, PauseVerb)
+	if err := dead.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, dead.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
 	files, err := archive(map[string][]byte{"/etc/foldyard/ca.pem": []byte("ca")})
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +318,7 @@ func TestStartScript(t *testing.T) {
 	if out, err := start("false", first, "false"); err == nil {
 		t.Errorf("a command that fails is no error: %q", out)
 	}
-	for _, pid := range []string{gone, "", "x"} {
+	for _, pid := range []string{gone, zombie, "", "x"} {
 		if out, _ := start("false", pid, "true"); out != "" {
 			t.Errorf("a process %q that is none: %q", pid, out)
 		}
