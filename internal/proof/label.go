@@ -64,8 +64,11 @@ func Label(rings []RingStatus, policy Policy) (label, boundary, why string) {
 				proven = i
 			}
 		case Off:
+			if r.Why != "" && !strings.HasPrefix(r.Why, notOfBackend) {
+				reason = r.Why
+			}
 		case Unavailable: // says nothing where another wall is set up
-			if r.Why != "" && !slices.ContainsFunc(rings, func(o RingStatus) bool { return o.State == Configured && o.Kind == Enforcement || o.State == Stale }) {
+			if r.Why != "" && r.Why != unbuilt && !slices.ContainsFunc(rings, func(o RingStatus) bool { return o.State == Configured && o.Kind == Enforcement || o.State == Stale }) {
 				reason = r.Why
 			}
 		case Configured, Stale:
@@ -87,6 +90,12 @@ func Label(rings []RingStatus, policy Policy) (label, boundary, why string) {
 	r := rings[proven]
 	return Locked, r.Boundary, fmt.Sprintf("%s wall: %d of %d probes passed at %s", r.Name, r.Evidence.Passed, r.Evidence.Probes, r.Evidence.At.UTC().Format(time.RFC3339))
 }
+
+// Why a ring is off or unavailable whatever the box: never the reason of a label.
+const (
+	notOfBackend = "not a ring of the "
+	unbuilt      = "not built yet"
+)
 
 const cooperativeBoundary = "nobody: what ignores the proxy is not held"
 
@@ -124,10 +133,10 @@ func wallStatus(wall Ring, s Subject, evidence []Report) RingStatus {
 	st := RingStatus{Name: wall, Kind: Enforcement, State: Off, Boundary: boundary(wall, AsUser)}
 	switch {
 	case backendOf(wall) != s.Backend:
-		st.Why = "not a ring of the " + s.Backend + " backend"
+		st.Why = notOfBackend + s.Backend + " backend"
 		return st
 	case wall == Gateway || wall == HostFirewall:
-		st.State, st.Why = Unavailable, "not built yet"
+		st.State, st.Why = Unavailable, unbuilt
 		return st
 	case wall == VMFirewall && s.NoFirewall:
 		st.Why = "switched off: [machine] firewall"
@@ -136,7 +145,7 @@ func wallStatus(wall Ring, s Subject, evidence []Report) RingStatus {
 		st.State, st.Why = Unavailable, s.Unavailable
 		return st
 	case s.Box == "":
-		st.Why = "no box runs"
+		st.Why = "no box runs: fy up"
 		return st
 	}
 	st.State, st.Why = Configured, "set up, not shown by probes yet: fy verify"

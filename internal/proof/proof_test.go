@@ -120,6 +120,24 @@ func TestLabelIsEarned(t *testing.T) {
 	}
 }
 
+// What the operator can change is the reason, not a ring that nobody built.
+func TestLabelSaysWhatToDo(t *testing.T) {
+	for _, tt := range []struct {
+		subject Subject
+		want    string
+	}{
+		{Subject{Backend: "namespace", BootID: "boot"}, "fy up"},
+		{Subject{Backend: "lima", BootID: "boot"}, "fy up"},
+		{Subject{Backend: "lima", BootID: "boot", Box: "b1", Digest: "d"}, "fy verify"},
+		{Subject{Backend: "lima", BootID: "boot", Box: "b1", Digest: "d", NoFirewall: true}, "[machine] firewall"},
+		{Subject{Backend: "lima", BootID: "boot", Unavailable: "no nftables"}, "no nftables"},
+	} {
+		if _, _, why := Label(Rings(tt.subject, Policy{Enforces: true}, nil), Policy{Enforces: true}); !strings.Contains(why, tt.want) {
+			t.Errorf("%+v: %q, want %q", tt.subject, why, tt.want)
+		}
+	}
+}
+
 func TestLabelTrustsNoRingOfAnotherKind(t *testing.T) {
 	rings := []RingStatus{{Name: Capture, Kind: Enforcement, State: Proven, Boundary: "all", Evidence: &Summary{}}}
 	if label, _, _ := Label(rings, Policy{Enforces: true}); label != Cooperative {

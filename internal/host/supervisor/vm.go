@@ -81,6 +81,10 @@ func (s *Supervisor) newMachine(ctx context.Context, backend string) (machine.Ma
 	default:
 		return nil, &control.Error{Code: control.CodeBad, Detail: fmt.Sprintf("the %s backend has no machine", backend), Hint: `set [machine] backend = "lima"`}
 	}
+	var e *machine.Error
+	if errors.As(err, &e) && strings.HasSuffix(e.Detail, " is not installed") {
+		e.Fix += "; if it is there, fy supervisor restart: it looks in the PATH that it was started with"
+	}
 	return m, vmError(err)
 }
 

@@ -22,6 +22,8 @@ func TestBadStartIsExplainedAndLeavesNothingRunning(t *testing.T) {
 		{"half a limactl", knobCreate, "guest agent binary could not be found for Linux-x86_64", "guest agent", "install Lima whole"},
 		{"something else at create", knobCreate, "the moon is full", "was not made", "fy doctor"},
 		{"something else at start", knobStart, "the moon is full", "did not come up", "fy machine rm"},
+		{"KVM is not for this user", knobQEMU, "qemu-system-x86_64: failed" + " to initialize kvm: Permission denied", "QEMU may not use /dev/kvm", "fy doctor"},
+		{"QEMU ends", knobQEMU, "qemu-system-x86_64: cannot set up guest memory", "did not come up: QEMU says: qemu-system-x86_64: cannot set up", "fy machine rm"},
 		{"no nftables", knobBoot, "== firewall\nthis image has no /usr/sbin/nft: install nftables in it\nstopped at: firewall (exit 1)\n", "no /usr/sbin/nft", "image"},
 		{"no mirror", knobBoot, "== packages\napt-get update failed, and this image has no podman\nstopped at: packages (exit 1)\n", "packages", "mirrors"},
 		{"no systemd", knobBoot, "== firewall\nthis image has no systemd\nstopped at: firewall (exit 1)\n", "no systemd", "image"},

@@ -33,7 +33,7 @@ func (d *Driver) doctor(ctx context.Context, spec machine.Spec, now time.Time) [
 		out = append(out, machine.Found(n.name, detail, err))
 	}
 	if d.opt.GOOS == "linux" {
-		out = append(out, acceleration(kvm))
+		out = append(out, d.acceleration(kvm))
 	}
 	out = append(out, d.space(spec), d.image(ctx, spec))
 	for _, path := range []string{spec.Kernel, spec.Initrd} {
@@ -51,17 +51,24 @@ func (d *Driver) doctor(ctx context.Context, spec machine.Spec, now time.Time) [
 // kvm is what QEMU needs not to emulate.
 const kvm = "/dev/kvm"
 
-func acceleration(path string) machine.Finding {
+// acceleration looks whether QEMU may use KVM. limactl emulates where there is none, and insists on one that is there.
+func (d *Driver) acceleration(path string) machine.Finding {
+	const name = "acceleration"
+	if v := d.emulator(); d.opt.Getenv(v) != "" {
+		return machine.Finding{Name: name, State: "ok", Detail: "as " + v + " says"}
+	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
 		_ = f.Close() // it was opened: that is all
-		return machine.Finding{Name: "acceleration", State: "ok", Detail: path}
+		return machine.Finding{Name: name, State: "ok", Detail: path}
 	}
-	fix := "sudo usermod -aG kvm \"$USER\", then log in again"
 	if errors.Is(err, fs.ErrNotExist) {
-		fix = "switch virtualization on in the firmware, or live with it"
+		return machine.Finding{Name: name, State: "warn", Detail: "the VM is emulated, and slow: " + err.Error(), Fix: "switch virtualization on in the firmware, or live with it"}
 	}
-	return machine.Finding{Name: "acceleration", State: "warn", Detail: "the VM is emulated, and slow: " + err.Error(), Fix: fix}
+	return machine.Finding{
+		Name: name, State: "fail", Detail: "QEMU may not use KVM: " + err.Error(),
+		Fix: "sudo usermod -aG kvm \"$USER\" (or the group that ls -l " + path + " shows), then log in again and fy supervisor restart; to emulate instead: docs/manual/lima.md",
+	}
 }
 
 // space looks at the room where the VM's disk grows.

@@ -122,11 +122,21 @@ func TestAccelerationIsNamed(t *testing.T) {
 	if err := os.WriteFile(there, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f := acceleration(there); f.State != "ok" {
+	env := map[string]string{}
+	d := newDriver(Options{GOOS: "linux", GOARCH: "amd64", Getenv: func(k string) string { return env[k] }})
+	if f := d.acceleration(there); f.State != "ok" {
 		t.Errorf("control: %+v", f)
 	}
-	if f := acceleration(filepath.Join(dir, "none")); f.State != "warn" || f.Fix == "" {
-		t.Errorf("got %+v", f)
+	if f := d.acceleration(filepath.Join(dir, "none")); f.State != "warn" || f.Fix == "" {
+		t.Errorf("none there: %+v", f)
+	}
+	// One that is there and cannot be opened ends QEMU: nothing is emulated.
+	if f := d.acceleration(filepath.Join(there, "below")); f.State != "fail" || f.Fix == "" {
+		t.Errorf("one that cannot be opened: %+v", f)
+	}
+	env["QEMU_SYSTEM_X86_64"] = "qemu-system-x86_64 -accel tcg"
+	if f := d.acceleration(filepath.Join(there, "below")); f.State != "ok" {
+		t.Errorf("the operator chose another: %+v", f)
 	}
 }
 

@@ -27,6 +27,7 @@ type lab struct {
 const (
 	knobCreate   = "create-fails"    // limactl create fails; the file holds its words
 	knobStart    = "start-fails"     // likewise, start
+	knobQEMU     = "emulator-ends"   // QEMU ends at once; the file holds its words
 	knobBoot     = "boot-stops"      // the boot script stops; the file holds its log
 	knobClock    = "clock-off"       // seconds that the guest is ahead
 	knobDisk     = "disk-left"       // KiB that are left on the guest's disk
@@ -172,6 +173,11 @@ create)
 start)
 	echo '{"level":"info","msg":"Starting"}' >&2
 	if knob start-fails; then fatal "$(cat "$lab/start-fails")"; fi
+	if knob emulator-ends; then
+		printf '%s\n' '{"level":"debug","msg":"Creating iso file"}' '{"level":"debug","msg":"qemu[stderr]: '"$(cat "$lab/emulator-ends")"'"}' \
+			'{"level":"info","msg":"QEMU has already exited"}' >"$dir/ha.stderr.log"
+		fatal "exiting, status={Running:false}"
+	fi
 	: >"$dir/disk"
 	: >"$dir/ssh.config"
 	spawn qemu

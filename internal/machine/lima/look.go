@@ -2,8 +2,10 @@ package lima
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -160,8 +162,30 @@ func (d *Driver) blame(e *machine.Error, text string) {
 		e.Detail, e.Fix = "there is no space for the VM at "+d.opt.Home, "make room, then fy up"
 	case strings.Contains(text, "to download `"):
 		e.Detail, e.Fix = "the VM's image cannot be fetched", "check [machine] image, and that this computer reaches it, then fy up"
+	case strings.Contains(text, "initialize kvm: "):
+		e.Detail, e.Fix = "QEMU may not use "+kvm, "fy doctor: its row acceleration says how it may, then fy up"
 	case strings.Contains(text, "guest agent binary could not be found"):
 		e.Detail, e.Fix = "limactl was installed without its guest agent", "install Lima whole: share/lima lies beside its bin"
+	}
+}
+
+// emulatorSaid is the last line of QEMU's own that limactl noted at this start, which it does not pass on; "" if there is none.
+func (d *Driver) emulatorSaid() string {
+	const most = 1 << 20
+	f, err := os.Open(filepath.Join(d.dir(), "ha.stderr.log"))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	said := ""
+	for dec := json.NewDecoder(io.LimitReader(f, most)); ; {
+		var line struct{ Msg string }
+		if dec.Decode(&line) != nil {
+			return clip(said)
+		}
+		if s, ok := strings.CutPrefix(line.Msg, "qemu[stderr]: "); ok {
+			said = s
+		}
 	}
 }
 
@@ -194,7 +218,11 @@ func (d *Driver) failed(ctx context.Context, err error, say func(string)) error 
 	case strings.Contains(text, "clock is off"):
 		e.Detail, e.Fix = "the VM's clock is off", "set this computer's clock (fy doctor), then fy up"
 	default:
-		d.blame(e, text)
+		said := d.emulatorSaid()
+		if said != "" {
+			e.Detail += ": QEMU says: " + said
+		}
+		d.blame(e, text+said)
 	}
 	say("stops the VM, which cannot be used")
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*stopTimeout)

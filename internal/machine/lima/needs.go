@@ -19,7 +19,7 @@ const (
 	maxMinor  = 2
 )
 
-const installLima = "install Lima 2.1 or 2.2 (macOS: brew install lima)"
+const installLima = "install Lima 2.1 or 2.2 (macOS: brew install lima; Linux: docs/manual/lima.md)"
 
 var instanceRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,40})$`) })
 
@@ -39,11 +39,14 @@ func (d *Driver) needs() []need {
 		return all
 	}
 	const install = "install QEMU (Debian: apt-get install qemu-system qemu-utils ovmf)"
-	if d.opt.Getenv("QEMU_SYSTEM_"+strings.ToUpper(d.p.arch())) == "" {
+	if d.opt.Getenv(d.emulator()) == "" {
 		all = append(all, need{"QEMU", d.tool("qemu-system-"+d.p.arch(), install)})
 	}
 	return append(all, need{"qemu-img", d.tool("qemu-img", install)})
 }
+
+// emulator is the variable that names limactl another QEMU, with arguments.
+func (d *Driver) emulator() string { return "QEMU_SYSTEM_" + strings.ToUpper(d.p.arch()) }
 
 func (d *Driver) ordinary(context.Context) (string, error) {
 	if d.opt.UID == 0 {

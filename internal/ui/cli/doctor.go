@@ -40,6 +40,11 @@ func (a *app) doctor() *cobra.Command {
 					row := doctor.Row{Name: "configuration", State: doctor.OK, Detail: "as it is obeyed, without a fault"}
 					if cfg, err = h.Load(p); err == nil {
 						o.Resolver = cfg.Upstream.Resolver
+						if p.Notice != "" {
+							row.Detail = p.Notice
+						} else if d, err := h.Drift(p); err == nil && d.Different {
+							row.Detail = "what was adopted, without a fault; foldyard.toml differs from it: fy config diff, then fy config adopt"
+						}
 					} else {
 						row.State, row.Detail, row.Fix = doctor.Fail, err.Error(), "mend what the row names; fy config check tells of both files"
 					}
