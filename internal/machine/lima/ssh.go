@@ -21,7 +21,7 @@ func (d *Driver) Argv(c machine.Command) []string { return d.sshArgv(c) }
 func (d *Driver) sshArgv(c machine.Command, options ...string) []string {
 	argv := []string{"ssh", "-F", d.sshConfig(), "-o", "ConnectTimeout=20", "-o", "LogLevel=ERROR", "-o", "ForwardAgent=no", "-o", "SendEnv=-*"}
 	if c.TTY {
-		argv = append(argv, "-tt")
+		argv = append(argv, "-t") // none where ssh itself has none: a script on its input ends
 	} else {
 		argv = append(argv, "-T")
 	}
