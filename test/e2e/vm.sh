@@ -68,7 +68,7 @@ timeout -k 10 "$(left)" bash "$here/vm/lima.sh" "$cache/lima" > "$cache/lima.log
 lima=$!
 bounded "the guest cannot be built: its packages cannot be had" bash "$here/vm/rootfs.sh" "$cache"
 stage "the guest's packages are there"
-bounded "the guest's image cannot be made" bash "$here/vm/image.sh" "$cache"
+bounded "the guest's image cannot be made" bash "$here/vm/image.sh" "$cache" lab
 stage "the guest's image is there"
 wait "$lima" || {
   [ "$?" = 124 ] && skip "no time is left"

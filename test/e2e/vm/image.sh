@@ -1,8 +1,10 @@
 #!/bin/bash
-# image.sh DIR: DIR/rootfs.tar as DIR/guest.qcow2, with DIR/vmlinuz and DIR/initrd.img to boot it with. A small service
-# stands in for cloud-init: it reads what Lima hands over, and is faster under emulation. Needs qemu-img, mke2fs, root.
+# image.sh DIR [lab]: DIR/rootfs.tar as DIR/guest.qcow2, with DIR/vmlinuz and DIR/initrd.img to boot it with. A small service
+# stands in for cloud-init: it reads what Lima hands over, and is faster under emulation. Needs qemu-img, mke2fs, root. For the lab, root in it
+# tries its own way out at each boot.
 set -euo pipefail
-stamp=$(cat "$(dirname "$0")/rootfs.sh" "$0" | sha256sum | cut -d' ' -f1)
+lab=${2:-}
+stamp=$(cat "$(dirname "$0")/rootfs.sh" "$0" <(echo "$lab") | sha256sum | cut -d' ' -f1)
 cd "$1"
 if [ "$(cat guest.stamp 2> /dev/null)" = "$stamp" ] && [ -s guest.qcow2 ] && [ -s vmlinuz ] && [ -s initrd.img ]; then exit 0; fi
 rm -rf root
@@ -95,7 +97,7 @@ StandardError=append:/var/log/cloud-init-output.log
 [Install]
 WantedBy=multi-user.target
 U
-# Root's own way out, tried once a boot: the firewall does not hold root, and the test shows that it does not.
+# Root's own way out, tried once a boot, in the lab only: the firewall does not hold root, and the test shows that it does not.
 install -m 755 /dev/stdin root/usr/local/sbin/lab-root << 'S'
 #!/bin/bash
 for at in 1.1.1.1/443 192.168.5.2/4999; do
@@ -111,7 +113,7 @@ ExecStart=/usr/local/sbin/lab-root
 [Install]
 WantedBy=multi-user.target
 U
-chroot root systemctl enable lima-init lima-boot lab-root > /dev/null 2>&1
+chroot root systemctl enable lima-init lima-boot ${lab:+lab-root} > /dev/null 2>&1
 # Few authorities and few drivers: each of them costs an emulated boot its time.
 sed -i '12,$s/^[^#!]/!&/' root/etc/ca-certificates.conf
 chroot root update-ca-certificates --fresh > /dev/null 2>&1
