@@ -1,5 +1,5 @@
 #!/bin/bash
-# What an ordinary user of a VM can reach. GATEWAY is the host as the VM sees it; WAY is the port that may be reached there.
+# What an ordinary user of a VM can reach. GATEWAY is the host as the VM sees it; WAY, if set, the port that may be reached there.
 gateway=${GATEWAY:-192.168.5.2}
 way=${WAY:-}
 try() { # try NAME HOST PORT

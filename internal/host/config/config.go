@@ -52,8 +52,8 @@ type Project struct {
 type Machine struct {
 	Backend      string `toml:"backend" enum:"namespace,lima,podman" doc:"How a box is made; default: namespace on Linux, lima on macOS."`
 	Firewall     bool   `toml:"firewall" old:"wall" doc:"nftables in the VM. lima only, default true there."`
-	Gateway      bool   `toml:"gateway" doc:"foldyard is the VM's network. lima only, default true there."`
-	HostFirewall bool   `toml:"host_firewall" old:"host_wall" doc:"nftables on a Linux host, around the VM. lima only; wants those in the VM too."`
+	Gateway      bool   `toml:"gateway" doc:"foldyard is the VM's network: not built yet. lima only, default true there."`
+	HostFirewall bool   `toml:"host_firewall" old:"host_wall" doc:"nftables on a Linux host, around the VM: rendered only. lima only; wants those in the VM too."`
 	CPUs         int    `toml:"cpus" doc:"CPUs of the VM. lima and podman."`
 	Memory       Size   `toml:"memory" doc:"Memory of the VM. lima and podman."`
 	Disk         Size   `toml:"disk" doc:"Disk of the VM. lima and podman."`

@@ -18,13 +18,14 @@ name = "NAME"
 [machine]
 # backend = "namespace"            # namespace | lima | podman; default: namespace on Linux, lima on macOS
 # firewall = true                  # lima only
-# gateway = true                   # lima only
-# host_firewall = false            # lima on Linux, needs firewall
+# host_firewall = false            # lima on Linux, needs firewall; rendered only
 # cpus = 4                         # lima and podman
 # memory = "8GiB"
 # disk = "60GiB"
+# image = "debian"                 # lima: debian, fedora, or a path or URL of your own with its digest
 
 [box]
+# image = "registry.example.com/dev:1"   # lima and podman; or rootfs = "box.tar", an archive in the repo
 # ports = ["3000", "127.0.0.1:8080:80"]   # published on the host's loopback
 # env = { EDITOR = "vi" }
 # mounts = ["./data:ro"]           # inside the repo only
