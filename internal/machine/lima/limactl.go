@@ -62,7 +62,7 @@ func (d *Driver) run(ctx context.Context, say func(string), args ...string) erro
 				fault = line.Msg
 			}
 			msg := strings.TrimPrefix(line.Msg, "[hostagent] ")
-			if line.Level == "info" && len(msg) < 200 && !strings.HasPrefix(msg, "Time sync") {
+			if line.Level == "info" && len(msg) < 200 && !strings.HasPrefix(msg, "Time sync") && !strings.HasPrefix(msg, "READY.") { // it names a verb that does not find this LIMA_HOME
 				say(msg)
 			}
 		}
