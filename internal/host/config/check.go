@@ -136,6 +136,12 @@ func (c *checker) machine(m *Machine) {
 		c.bad("machine.image", `wants digest = "sha256:…" or "sha512:…" too, or is debian or fedora`)
 	case c.set("machine.digest") && !digestRE().MatchString(m.Digest):
 		c.bad("machine.digest", `want "sha256:" and 64 hexadecimal digits, or "sha512:" and 128, got %s`, quote(m.Digest))
+	case m.Backend == Lima && c.set("machine.image"):
+		for key, s := range map[string]string{"machine.image": m.Image, "machine.kernel": m.Kernel, "machine.initrd": m.Initrd} {
+			if c.set(key) && !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, "https://") {
+				c.bad(key, "want a full path or an https URL, got %s", quote(s))
+			}
+		}
 	}
 	for _, key := range []string{"machine.digest", "machine.kernel", "machine.initrd"} {
 		if c.set(key) && !c.set("machine.image") {
