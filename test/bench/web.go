@@ -102,7 +102,7 @@ func (w *world) newConnection(r *report, rounds int, d time.Duration) error {
 
 func (w *world) coldLeaf(r *report, rounds int, _ time.Duration) error {
 	names := []string{"direct", "L2", "fy"}
-	m, err := w.rounds(rounds, load{Kind: "requests", Target: target(coldNames, w.addrs.TLS), Conns: 1, Count: 40, Size: 1024, NewConn: true}, names...)
+	m, err := w.rounds(rounds, load{Kind: "requests", Target: target(coldNames, w.addrs.TLS), Conns: 1, Count: 30, Size: 1024, NewConn: true}, names...)
 	if err != nil {
 		return err
 	}
